@@ -1,7 +1,11 @@
-"""``nox`` checks everything: one session for the style, one per environment for the tests, and a count at the end."""
+"""``nox`` checks everything: one session for the style, one per environment for the tests, and a count at the end.
+
+``nox -s quick`` is for while one works: lint, types, and the tests that start no processes. Under 4 minutes on 2 cores.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -15,12 +19,26 @@ SANITIZER_TESTS = "tests/comm/test_sanitizers.py"
 TENSORFLOW_TESTS = "tests/comm/faces/test_tensorflow_on_ranks.py"
 TENSORFLOW_GPU_TESTS = "tests/comm/device/test_tensorflow_on_gpus.py"
 KERAS_TESTS = "tests/comm/faces/test_keras_on_ranks.py"
+CLIENT_TESTS = ("tests/comm/faces/test_clients_on_ranks.py", "tests/examples/test_ddl_serving.py")
 FIRST_STEPS_TEST = "tests/comm/faces/test_first_steps.py"
 FAULT_TESTS = ("tests/verify/test_tensorflow_faults.py", "tests/verify/test_tensorflow_shares.py")
 NUMBERS_TEST = "tests/port/test_same_numbers_tensorflow.py"
+GLOBAL_TEST = "tests/port/test_global_batch_tensorflow.py"
+NAMES_TEST = "tests/port/test_rules.py::test_what_a_row_names_exists"
 EXAMPLE_TEST = "tests/examples/test_training.py::test_digits_are_learned_alone_and_on_two_ranks"
 COMPARISON_TEST = "tests/examples/test_training.py::test_tensorflows_own_strategy_is_compared_and_agrees"
 TEST_TOOLS = ("scikit-learn>=1.3", "pytest>=8.4", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
+RUFF = "ruff==0.17.6"  # another release may format otherwise
+# What `quick` runs of these folders; of the others each file that starts no processes.
+QUICK = {
+    "comm": ("accuracy", "agreement", "allreduce", "one_rank_a_node", "settings", "wire"),
+    "launch": (
+        *("backends", "config", "console", "ddlrun", "first_failure", "job", "limits", "options", "other_launchers"),
+        *("preflight", "profile", "rank_server", "shared_at_once", "shared_gpus", "site", "stall"),
+    ),
+}
+QUICK_ALSO = (".", "bench", "port", "rank", "scale", "tune", "verify")
+STARTS = re.compile(r"subprocess|execute\(|observe|\brunning\b|launch\(|\bprove\b|\bproved\(|tensorflow_ports")
 # Three files at a time: while the ranks of one wait for each other or for a cut cable, those of the others compute.
 THREE_FILES = ("-n", "3", "--dist", "loadfile")
 
@@ -58,8 +76,30 @@ def open_mpi(session: nox.Session) -> str:
 @nox.session
 def lint(session: nox.Session) -> None:
     """The style: ruff over everything."""
-    session.install("ruff>=0.6")
+    session.install(RUFF)
     session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+def quick_tests() -> list[str]:
+    """Return the files of tests that start no ranks, scripts or launchers, or few: most promises show without."""
+    files = [Path("tests", folder, f"test_{name}.py") for folder, names in QUICK.items() for name in names]
+    others = [file for folder in QUICK_ALSO for file in sorted(Path("tests", folder).glob("test_*.py"))]
+    return [*map(str, files), *(str(file) for file in others if not STARTS.search(file.read_text()))]
+
+
+@nox.session(default=False)
+def quick(session: nox.Session) -> None:
+    """Lint, types, and the tests of each part that start no processes; dl_comm's ranks are threads."""
+    session.install(
+        RUFF, "mypy>=1.11", "types-PyYAML", "scikit-build-core>=0.11", "nanobind>=2.4", "cmake>=3.20", "ninja"
+    )
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    # Without isolation CMake finds what it built before, and compiles what has changed.
+    session.install("--no-build-isolation", "-e", ".[test]")
+    run_pytest(session, "-n", "2", "--dist", "loadfile", *quick_tests())
+    session.run("mypy")
 
 
 @nox.session
@@ -85,7 +125,8 @@ def keras2(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
     session.install("tensorflow-cpu==2.15.1", "numpy<2", wheel(session, "mpi"), *TEST_TOOLS)
     examples = (f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]", COMPARISON_TEST)
-    run_pytest(session, *THREE_FILES, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *FAULT_TESTS, *examples)
+    faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *CLIENT_TESTS)
+    run_pytest(session, *THREE_FILES, *faces, *FAULT_TESTS, *examples)
 
 
 @nox.session
@@ -93,8 +134,10 @@ def keras3(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.21 and Keras 3."""
     # TensorFlow 2.15 brings TensorBoard, for Keras's callback of that name; 2.21 leaves it to the user.
     session.install("tensorflow-cpu==2.21.0", "tensorboard==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
-    faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, FIRST_STEPS_TEST, NUMBERS_TEST)
-    run_pytest(session, *THREE_FILES, *faces, *FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
+    faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *CLIENT_TESTS, FIRST_STEPS_TEST)
+    run_pytest(
+        session, *THREE_FILES, *faces, NUMBERS_TEST, GLOBAL_TEST, NAMES_TEST, *FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]"
+    )
 
 
 @nox.session(venv_backend="none")

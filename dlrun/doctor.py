@@ -67,8 +67,12 @@ def _gpus(site: Site) -> Finding:
     known = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     masks = [name for name in known if name in site.env]
     if "ROCR_VISIBLE_DEVICES" in masks and len(masks) > 1:
-        return Finding("GPUs", "bad", f"{' and '.join(masks)} are set: one masks inside the other",
-                       "unset all but ROCR_VISIBLE_DEVICES")  # fmt: skip
+        return Finding(
+            "GPUs",
+            "bad",
+            f"{' and '.join(masks)} are set: one masks inside the other",
+            "unset all but ROCR_VISIBLE_DEVICES",
+        )
     if not site.gpus:
         return Finding("GPUs", "note", "none here; ranks train on the CPU")
     seen = f" (masked by {masks[0]}={site.env[masks[0]]})" if masks else ""
@@ -82,8 +86,12 @@ def _shared_memory() -> Finding:
         return Finding("/dev/shm", "bad", f"cannot be used: {error.strerror}", "mount a tmpfs there")
     free = stat.f_bavail * stat.f_frsize
     if free < _SHM_LEAST:
-        return Finding("/dev/shm", "bad", f"{free >> 20} MB free; gradients are exchanged through it",
-                       "give the container more: docker run --shm-size=1g")  # fmt: skip
+        return Finding(
+            "/dev/shm",
+            "bad",
+            f"{free >> 20} MB free; gradients are exchanged through it",
+            "give the container more: docker run --shm-size=1g",
+        )
     return Finding("/dev/shm", "ok", f"{free >> 20} MB free")
 
 
@@ -114,13 +122,21 @@ def _dl_comm(package: ModuleSpec | None) -> Finding:
     folders = [Path(folder) for folder in (package.submodule_search_locations or [] if package else [])]
     other = [name for name in ("DLcomm", "dl-comm") if _version_of(name)]  # a benchmark on PyPI, with this import name
     if other:
-        return Finding("dl_comm", "bad", f"{other[0]} {_version_of(other[0])} is installed and brings its own dl_comm",
-                       f"pip uninstall {other[0]}, then pip install --force-reinstall --no-deps dlrun")  # fmt: skip
+        return Finding(
+            "dl_comm",
+            "bad",
+            f"{other[0]} {_version_of(other[0])} is installed and brings its own dl_comm",
+            f"pip uninstall {other[0]}, then pip install --force-reinstall --no-deps dlrun",
+        )
     if package is None:
         return Finding("dl_comm", "bad", "is not installed", "pip install dlrun")
-    if not any((folder / "leaving.py").exists() for folder in folders):
-        return Finding("dl_comm", "bad", f"the one that Python finds, {package.origin or folders[0]}, is not dlrun's",
-                       "rename or remove it, or take its folder out of PYTHONPATH")  # fmt: skip
+    if not any((folder / "rank_exit.py").exists() for folder in folders):
+        return Finding(
+            "dl_comm",
+            "bad",
+            f"the one that Python finds, {package.origin or folders[0]}, is not dlrun's",
+            "rename or remove it, or take its folder out of PYTHONPATH",
+        )
     if not any(list(folder.glob("_core*.so")) for folder in folders):
         return Finding("dl_comm", "bad", "is here without its compiled core", "install dlrun where a C++17 compiler is")
     return Finding("dl_comm", "ok", str(folders[0]))
@@ -175,6 +191,10 @@ def _two_ranks() -> Finding:
     if result.failure:
         return Finding("2 ranks", "bad", str(result.failure), "dlrun launch --explain shows the line that was run")
     if result.returncode or "2" not in lines:
-        return Finding("2 ranks", "bad", f"each saw {lines[-1:] or 'nothing'}: exit code {result.returncode}",
-                       "the launcher and the MPI library are of two kinds: see the launchers above")  # fmt: skip
+        return Finding(
+            "2 ranks",
+            "bad",
+            f"each saw {lines[-1:] or 'nothing'}: exit code {result.returncode}",
+            "the launcher and the MPI library are of two kinds: see the launchers above",
+        )
     return Finding("2 ranks", "ok", f"started, met and ended in {seconds:.1f} s")

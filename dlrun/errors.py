@@ -42,6 +42,8 @@ def no_script(path: Path) -> DlrunError:
 
     if path.exists():
         return DlrunError(f"{path} is no file", "every rank reads the script for itself: write it to one")
+    if path.is_symlink():
+        return DlrunError(f"{path} is a link to {path.readlink()}, and nothing is there", "mend the link")
     folder = path.parent
     names = sorted(p.stem for p in folder.glob("*.py")) if folder.is_dir() else []
     close = difflib.get_close_matches(path.stem, names, n=1)

@@ -27,9 +27,12 @@ class Progress:
     """
 
     def __init__(
-        self, total: float, stream: IO[str] | None = None, pace: float = 10.0,
+        self,
+        total: float,
+        stream: IO[str] | None = None,
+        pace: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.total, self.stream, self.pace, self.clock = total, stream or sys.stderr, pace, clock
         self.terminal = self.stream.isatty()
         self.began = clock()

@@ -13,8 +13,9 @@ from dlrun.launch.site import look
 
 
 def test_it_finds_a_word_for_everything_and_prints_json():
-    done = subprocess.run([sys.executable, "-m", "dlrun", "doctor", "--json"], capture_output=True, text=True,
-                          timeout=240, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "dlrun", "doctor", "--json"], capture_output=True, text=True, timeout=240, check=False
+    )
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     names = {"python", "cores", "GPUs", "/dev/shm", "batch job", "frameworks", "dl_comm", "launcher", "2 ranks"}
     assert names <= set(found)

@@ -14,7 +14,7 @@ DLRUN, DL_COMM = ROOT / "dlrun", ROOT / "comm" / "dl_comm"
 
 HEAVY = {"libcst", "numpy", "jinja2", "yaml", "mpi4py", "torch", "tensorflow", "keras", "matplotlib", "dl_comm"}
 
-# A room -> the rooms of dlrun it may import. The rest of the house is forbidden to it.
+# A folder or file of dlrun -> those that it may import. The rest is forbidden to it.
 MAY_IMPORT = {
     "errors": set(),
     "render": set(),
@@ -32,12 +32,15 @@ MAY_IMPORT = {
     "verify": {"errors", "render", "launch", "package", "apart"},
     "demo": {"errors", "port", "launch", "progress"},
     "doctor": {"errors", "launch"},
+    "notebook": {"errors", "launch"},
+    "estimate": {"errors", "bench", "launch", "scale", "tune"},
     "cli": {
         "errors",
         "textfile",
         "progress",
         "port",
         "launch",
+        "rank",
         "demo",
         "bench",
         "tune",
@@ -45,6 +48,7 @@ MAY_IMPORT = {
         "timeline",
         "verify",
         "doctor",
+        "estimate",
     },
 }
 
@@ -75,15 +79,15 @@ def modules(folder: Path, name: str) -> list[tuple[str, Path]]:
 
 
 @pytest.mark.parametrize(("package", "file"), modules(DLRUN, "dlrun"), ids=lambda x: str(x).replace(str(ROOT), ""))
-def test_a_room_of_dlrun_imports_only_the_rooms_below_it(package: str, file: Path) -> None:
+def test_a_folder_of_dlrun_imports_only_those_below_it(package: str, file: Path) -> None:
     parts = file.relative_to(DLRUN).parts
-    room = parts[0] if len(parts) > 1 else file.stem
-    if room in ("__init__", "__main__"):
+    folder = parts[0] if len(parts) > 1 else file.stem
+    if folder in ("__init__", "__main__"):
         return
-    assert room in MAY_IMPORT, f"dlrun/{room} is not in the plan: say in MAY_IMPORT what it may import"
+    assert folder in MAY_IMPORT, f"dlrun/{folder} is not in the plan: say in MAY_IMPORT what it may import"
     names = {n for n in imported_names(file, package) if n.split(".")[0] == "dlrun"}
-    rooms = {n.split(".")[1] for n in names if "." in n} & set(MAY_IMPORT)
-    assert rooms <= MAY_IMPORT[room] | {room}
+    imported = {n.split(".")[1] for n in names if "." in n} & set(MAY_IMPORT)
+    assert imported <= MAY_IMPORT[folder] | {folder}
 
 
 def test_dlrun_never_imports_dl_comm_nor_dl_comm_dlrun() -> None:

@@ -41,7 +41,7 @@ def test_a_stream_that_is_closed_ends_nothing(tmp_path: Path, closed: str) -> No
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (b"" if " >&-" in f" {closed}" else b"out\n")
-    assert sorted((tmp_path / "run" / "rank-0.log").read_text().split()) == ["err", "out"]
+    assert sorted((tmp_path / "run/latest/rank-0.log").read_text().split()) == ["err", "out"]
 
 
 @pytest.mark.parametrize("full", [">/dev/full", "2>/dev/full", ">/dev/full 2>&1"])
@@ -51,7 +51,7 @@ def test_a_job_whose_output_goes_to_a_full_disk_goes_on(tmp_path: Path, full: st
     line = ["sh", "-c", f'exec "$@" {full}', "sh", *words]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "out\nend\n" if full.startswith("2") else "")
-    assert sorted((tmp_path / "run" / "rank-0.log").read_text().split()) == ["end", "err", "out"]
+    assert sorted((tmp_path / "run/latest/rank-0.log").read_text().split()) == ["end", "err", "out"]
     told = "dlrun: what the ranks write cannot be shown here (No space left on device); the job goes on"
     assert done.stderr.count(told) == (full == ">/dev/full"), "once"
 

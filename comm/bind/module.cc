@@ -6,8 +6,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
-#include <exception>
 #include <cstdint>
+#include <exception>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,7 @@
 
 #include "error.h"
 #include "launcher.h"
+#include "new_means.h"
 #include "process.h"
 #include "reducer.h"
 #include "session.h"
@@ -63,6 +65,16 @@ void allreduce(Session& session, const std::vector<Bare>& buffers, const std::st
   const dl::Message what = message("allreduce (" + op + ")", buffers, names);
   const dl::Op how = dl::op_named(op);
   collective([&] { session.allreduce(what, how, team); });
+}
+
+// The means of NumPy's arrays as new ones; None if these are others, which have to be brought another way.
+nb::object means(Session& session, nb::handle arrays, int team) {
+  static const std::string call = "allreduce (mean)";
+  std::optional<dl::NewMeans> own = dl::NewMeans::of(arrays);
+  if (!own) return nb::none();
+  const dl::Message what{call, own->buffers(), own->shapes()};
+  collective([&] { session.allreduce(what, dl::Op::mean, team); });
+  return own->made();
 }
 
 std::uint64_t start(Session& session, const std::vector<Bare>& buffers, const std::string& op, int team,
@@ -137,7 +149,7 @@ std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s
         settings.shared_memory = shared_memory;
         settings.stage_kb = static_cast<std::size_t>(stage_kb);
         settings.default_nthreads = settings.gpu_nthreads = threads;
-        settings.wire = dl::wire_table(wire);
+        dl::set_wire(settings, wire);
         settings.wire_dtype = wire_dtype;
         settings.wire_ranks = wire_ranks;
         settings.pipeline_chunk_kb = settings.gpu_chunk_kb = static_cast<std::size_t>(pipeline_chunk_kb);
@@ -196,6 +208,7 @@ NB_MODULE(_core, m) {
       .def("create_team", &Session::create_team, nb::arg("team"), nb::arg("threads"), nb::arg("precision") = 0, released)
       .def("allreduce", allreduce, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0,
            nb::arg("names") = Names())
+      .def("means", means, nb::arg("arrays"), nb::arg("team") = 0)
       .def("start", start, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0, nb::arg("names") = Names())
       .def("wait", wait, nb::arg("ticket"))
       .def("broadcast", broadcast, nb::arg("buffers"), nb::arg("root") = 0, nb::arg("names") = Names())
@@ -204,9 +217,10 @@ NB_MODULE(_core, m) {
       .def("broadcast_on_gpu", broadcast_on_gpu, nb::arg("buffers"), nb::arg("root") = 0, nb::arg("team") = 0,
            nb::arg("names") = Names(), nb::arg("stream") = 0)
       .def("follow_on_gpu", &Session::follow_on_gpu, nb::arg("ticket"), nb::arg("stream") = 0, released)
-      .def("settle_on_gpu", &Session::settle_on_gpu, nb::arg("ticket"), released)
+      .def("await_on_gpu", &Session::await_on_gpu, nb::arg("ticket"), released)
       .def("finish_on_gpu", &Session::finish_on_gpu, nb::arg("ticket"), released)
       .def("gpu_path", &Session::gpu_path, nb::arg("team") = 0)
+      .def("wire", &Session::wire, nb::arg("team") = 0)
       .def("broadcast_bytes", broadcast_bytes, nb::arg("data"), nb::arg("root") = 0)
       .def("allgather_bytes", allgather_bytes, nb::arg("data"))
       .def("barrier", [](Session& session) { collective([&] { session.barrier(); }); })
@@ -231,6 +245,8 @@ NB_MODULE(_core, m) {
   m.def("allreduce", [](const std::vector<Bare>& buffers, const std::string& op, int team, const Names& names) {
     allreduce(dl::the_session(), buffers, op, team, names);
   }, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0, nb::arg("names") = Names());
+  m.def("means", [](nb::handle arrays, int team) { return means(dl::the_session(), arrays, team); }, nb::arg("arrays"),
+        nb::arg("team") = 0);
   m.def("start", [](const std::vector<Bare>& buffers, const std::string& op, int team, const Names& names) {
     return start(dl::the_session(), buffers, op, team, names);
   }, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0, nb::arg("names") = Names());

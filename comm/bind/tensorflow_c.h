@@ -19,6 +19,10 @@ struct TF_KernelBuilder;
 struct TF_OpKernelConstruction;
 struct TF_OpKernelContext;
 struct TF_AsyncOpKernelDoneCallback;
+struct TF_StringView {
+  const char* data;
+  std::size_t len;
+};
 }
 
 namespace {
@@ -75,9 +79,12 @@ const struct TensorFlow {
       = symbol("TF_ShapeInferenceContextGetInput");
   void (*TF_ShapeInferenceContextSetOutput)(TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*)
       = symbol("TF_ShapeInferenceContextSetOutput");
+  TF_ShapeHandle* (*TF_ShapeInferenceContextScalar)(TF_ShapeInferenceContext*)
+      = symbol("TF_ShapeInferenceContextScalar");
   TF_KernelBuilder* (*TF_NewAsyncKernelBuilder)(const char*, const char*, void* (*)(TF_OpKernelConstruction*),
                                                 void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*),
                                                 void (*)(void*)) = symbol("TF_NewAsyncKernelBuilder");
+  void (*TF_KernelBuilder_HostMemory)(TF_KernelBuilder*, const char*) = symbol("TF_KernelBuilder_HostMemory");
   void (*TF_RegisterKernelBuilder)(const char*, TF_KernelBuilder*, TF_Status*) = symbol("TF_RegisterKernelBuilder");
   void (*TF_OpKernelConstruction_GetAttrSize)(TF_OpKernelConstruction*, const char*, std::int32_t*, std::int32_t*,
                                               TF_Status*) = symbol("TF_OpKernelConstruction_GetAttrSize");
@@ -85,12 +92,19 @@ const struct TensorFlow {
       = symbol("TF_OpKernelConstruction_GetAttrString");
   void (*TF_OpKernelConstruction_GetAttrInt32)(TF_OpKernelConstruction*, const char*, std::int32_t*, TF_Status*)
       = symbol("TF_OpKernelConstruction_GetAttrInt32");
+  void (*TF_OpKernelConstruction_GetAttrFloat)(TF_OpKernelConstruction*, const char*, float*, TF_Status*)
+      = symbol("TF_OpKernelConstruction_GetAttrFloat");
+  void (*TF_OpKernelConstruction_GetAttrBool)(TF_OpKernelConstruction*, const char*, unsigned char*, TF_Status*)
+      = symbol("TF_OpKernelConstruction_GetAttrBool");
+  TF_StringView (*TF_OpKernelConstruction_GetName)(TF_OpKernelConstruction*) = symbol("TF_OpKernelConstruction_GetName");
   void (*TF_OpKernelConstruction_Failure)(TF_OpKernelConstruction*, TF_Status*)
       = symbol("TF_OpKernelConstruction_Failure");
   int (*TF_NumInputs)(TF_OpKernelContext*) = symbol("TF_NumInputs");
   void (*TF_GetInput)(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*) = symbol("TF_GetInput");
   TF_Tensor* (*TF_ForwardInputOrAllocateOutput)(TF_OpKernelContext*, const int*, int, int, const std::int64_t*, int, int*,
                                                 TF_Status*) = symbol("TF_ForwardInputOrAllocateOutput");
+  TF_Tensor* (*TF_AllocateOutput)(TF_OpKernelContext*, int, int, const std::int64_t*, int, std::size_t, TF_Status*)
+      = symbol("TF_AllocateOutput");
   void (*TF_OpKernelContext_Failure)(TF_OpKernelContext*, TF_Status*) = symbol("TF_OpKernelContext_Failure");
 } tf;
 

@@ -1,75 +1,15 @@
 // DlReduce: a TensorFlow op over a list of tensors, for every TensorFlow from 2.15 on.
 //
-// It reduces in place where TensorFlow lets it have its inputs' memory (a gradient that nobody else reads), and in a copy
-// otherwise. Who does the reducing is told by dl_tensorflow_use: a function of Python's, so that the core and TensorFlow
-// never meet.
-//
-// The kernel is asynchronous: a thread of its own waits for the other ranks, and none of TensorFlow's is held. In a session
-// several ops may be under way at once, started in another order on every rank; each is then on a team of its own.
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include "tensorflow_c.h"
+// Who does the reducing is told by dl_tensorflow_use: a function of Python's, so that the core and TensorFlow never meet.
+// Ops of a session that are under way at once are each on a team of its own.
+#include "tensorflow_kernel.h"
 
 extern "C" {
-// Reduces n arrays in place. On failure writes a sentence of less than `room` bytes to `error`.
-typedef void (*dl_reduce)(int team, const char* op, const char* names, int n, void** data, const std::int64_t* counts,
-                          const int* dtypes, char* error, int room);
 __attribute__((visibility("default"))) void dl_tensorflow_use(dl_reduce reduce);
 __attribute__((visibility("default"))) const char* dl_tensorflow_error();
 }
 
 namespace {
-
-constexpr int tf_internal = 13;  // TF_Code
-constexpr int error_room = 2000;
-
-dl_reduce reduce_with = nullptr;
-
-struct Status {
-  TF_Status* status = tf.TF_NewStatus();
-  Status() = default;
-  Status(const Status&) = delete;
-  Status& operator=(const Status&) = delete;
-  ~Status() { tf.TF_DeleteStatus(status); }
-  bool good() const { return tf.TF_GetCode(status) == 0; }
-};
-
-// A tensor that TensorFlow counts as used until this ends.
-struct Held {
-  TF_Tensor* tensor = nullptr;
-  Held() = default;
-  Held(Held&& other) noexcept : tensor(other.tensor) { other.tensor = nullptr; }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  ~Held() { release(); }
-  void release() {
-    if (tensor != nullptr) tf.TF_DeleteTensor(tensor);
-    tensor = nullptr;
-  }
-};
-
-struct Kernel {
-  std::string op;
-  std::string names;
-  std::int32_t team = 0;
-};
-
-std::string text_attribute(TF_OpKernelConstruction* made, const char* name, TF_Status* status) {
-  std::int32_t count = 0, size = 0;
-  tf.TF_OpKernelConstruction_GetAttrSize(made, name, &count, &size, status);
-  if (tf.TF_GetCode(status) != 0 || size <= 0) return {};
-  std::string text(static_cast<std::size_t>(size), '\0');
-  tf.TF_OpKernelConstruction_GetAttrString(made, name, text.data(), text.size(), status);
-  return text;
-}
 
 void* create(TF_OpKernelConstruction* made) {
   Status status;
@@ -79,88 +19,6 @@ void* create(TF_OpKernelConstruction* made) {
   if (status.good()) tf.TF_OpKernelConstruction_GetAttrInt32(made, "team", &kernel->team, status.status);
   if (!status.good()) tf.TF_OpKernelConstruction_Failure(made, status.status);
   return kernel;
-}
-
-void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
-
-// Returns output i holding the values of input i: the input's own memory if TensorFlow gives it away, else a copy.
-Held output_with_input(TF_OpKernelContext* context, int i, TF_Status* status) {
-  Held input, output;
-  tf.TF_GetInput(context, i, &input.tensor, status);
-  if (tf.TF_GetCode(status) != 0) return output;
-  std::vector<std::int64_t> dims(static_cast<std::size_t>(tf.TF_NumDims(input.tensor)));
-  for (std::size_t d = 0; d < dims.size(); ++d) dims[d] = tf.TF_Dim(input.tensor, static_cast<int>(d));
-  input.release();  // as long as we hold it, it has another reader and is not given away
-  int forwarded = -1;
-  output.tensor = tf.TF_ForwardInputOrAllocateOutput(context, &i, 1, i, dims.data(), static_cast<int>(dims.size()),
-                                                     &forwarded, status);
-  if (tf.TF_GetCode(status) != 0 || forwarded == i) return output;
-  tf.TF_GetInput(context, i, &input.tensor, status);
-  if (tf.TF_GetCode(status) == 0 && tf.TF_TensorByteSize(input.tensor) > 0)
-    std::memcpy(tf.TF_TensorData(output.tensor), tf.TF_TensorData(input.tensor), tf.TF_TensorByteSize(input.tensor));
-  return output;
-}
-
-// One execution: the outputs, already holding this rank's values, and what to call at its end.
-struct Job {
-  Kernel kernel;
-  TF_OpKernelContext* context = nullptr;
-  std::vector<Held> outputs;
-  std::function<void()> done;
-
-  void run() {
-    std::vector<void*> data;
-    std::vector<std::int64_t> counts;
-    std::vector<int> dtypes;
-    for (const Held& output : outputs) {
-      std::int64_t count = 1;
-      for (int d = 0; d < tf.TF_NumDims(output.tensor); ++d) count *= tf.TF_Dim(output.tensor, d);
-      data.push_back(tf.TF_TensorData(output.tensor));
-      counts.push_back(count);
-      dtypes.push_back(tf.TF_TensorType(output.tensor));
-    }
-    char error[error_room] = "dl_comm.tensorflow has not been imported";
-    if (reduce_with != nullptr) {
-      error[0] = '\0';
-      reduce_with(kernel.team, kernel.op.c_str(), kernel.names.c_str(), static_cast<int>(outputs.size()), data.data(),
-                  counts.data(), dtypes.data(), error, error_room);
-    }
-    if (error[0] != '\0') {
-      const Status status;
-      tf.TF_SetStatus(status.status, tf_internal, error);
-      tf.TF_OpKernelContext_Failure(context, status.status);
-    }
-    outputs.clear();
-    done();
-  }
-};
-
-void compute(void* made, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  // TensorFlow passes the address of a std::function of its own that ends with this call: the thread needs a copy.
-  auto job = std::make_unique<Job>();
-  job->done = *reinterpret_cast<std::function<void()>*>(done);
-  job->kernel = *static_cast<const Kernel*>(made);
-  job->context = context;
-  const Status status;
-  const int n = tf.TF_NumInputs(context);
-  for (int i = 0; i < n && status.good(); ++i) job->outputs.push_back(output_with_input(context, i, status.status));
-  if (!status.good()) {
-    tf.TF_OpKernelContext_Failure(context, status.status);
-    job->outputs.clear();
-    job->done();
-    return;
-  }
-  std::thread([job = std::move(job)] { job->run(); }).detach();
-}
-
-void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const auto n = static_cast<int>(tf.TF_ShapeInferenceContextNumInputs(context));
-  for (int i = 0; i < n; ++i) {
-    TF_ShapeHandle* shape = tf.TF_NewShapeHandle();
-    tf.TF_ShapeInferenceContextGetInput(context, i, shape, status);
-    if (tf.TF_GetCode(status) == 0) tf.TF_ShapeInferenceContextSetOutput(context, i, shape, status);
-    tf.TF_DeleteShapeHandle(shape);
-  }
 }
 
 void define() {
@@ -176,7 +34,7 @@ void define() {
   Status status;
   tf.TF_RegisterOpDefinition(op, status.status);
   if (!status.good()) loading_error = "TensorFlow refused the op DlReduce";
-  TF_KernelBuilder* kernel = tf.TF_NewAsyncKernelBuilder("DlReduce", "CPU", create, compute, destroy);
+  TF_KernelBuilder* kernel = tf.TF_NewAsyncKernelBuilder("DlReduce", "CPU", create, compute<inputs_in_outputs>, destroy);
   if (status.good()) tf.TF_RegisterKernelBuilder("DlReduceOp", kernel, status.status);
   if (!status.good() && loading_error.empty()) loading_error = "TensorFlow refused the kernel of DlReduce";
 }

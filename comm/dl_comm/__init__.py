@@ -13,6 +13,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 if importlib.util.find_spec("dl_comm._core") is None:
@@ -21,7 +22,7 @@ if importlib.util.find_spec("dl_comm._core") is None:
         name="dl_comm._core",
     )
 
-from dl_comm import _core, averaging, device, leaving, matching, probe, timeline
+from dl_comm import _core, averaging, compare_ranks, device, probe, rank_exit, timeline
 from dl_comm.arrays import bare, beside, described, is_tensorflow, moved, writable
 from dl_comm.errors import CommError
 from dl_comm.schedule import Phases
@@ -55,10 +56,10 @@ def init_mpi() -> None:
 
     Raises :class:`CommError` in a process that a rank has started: it would take the rank's place.
     """
-    leaving.refuse_children()
+    rank_exit.refuse_children()
     joined = _core.initialized()
     _core.init()
-    leaving.watch()
+    rank_exit.watch()
     why = "" if joined or _core.rank() != 0 else _core.session().without_shared_memory()
     if why and os.environ.get("DL_COMM_SHARED_MEMORY") != "none":
         sys.stderr.write(f"dl_comm: there are ranks that share no memory ({why}): they talk through MPI, slowly\n")
@@ -99,8 +100,7 @@ def config_team(
     """
     init_mpi()
     one = averaging.of(team)
-    one.phases = Phases(transition, ksteps, max_steps, _core.cooldown())
-    one.verbosity, one.perf_freq = verbosity, perf_freq
+    one.configure(Phases(transition, ksteps, max_steps, _core.cooldown()), verbosity, perf_freq)
 
 
 def gradients(arrays: Sequence[Any], team: int = 0) -> list[Any]:
@@ -112,11 +112,19 @@ def gradients(arrays: Sequence[Any], team: int = 0) -> list[Any]:
     None stays None and counts for nothing: it is None on all ranks. Raises :class:`CommError` on every rank if the
     ranks' arrays differ in number, order, shape or type.
     """
+    one = averaging.teams.get(team) or averaging.of(team)
+    if one.at_once and _core.allreduce is averaging.unwatched:  # by little Python: it costs more than a short message
+        begun = perf_counter()
+        at_once = _core.means(arrays, team)
+        if at_once is not None:
+            one.waited += perf_counter() - begun
+            one.calls += 1
+            return at_once
     if any(is_tensorflow(array) for array in arrays):
         theirs: list[Any] = _for_tensorflow().gradients(arrays, team)
         return theirs
     present = [array for array in arrays if array is not None]
-    means = iter(averaging.of(team).mean(present))
+    means = iter(one.mean(present))
     return [None if array is None else beside(array, next(means)) for array in arrays]
 
 
@@ -160,7 +168,7 @@ def check_buffers_match(arrays: Sequence[Any], flag: int = 0) -> int:
 
     With ``flag`` 1 rank 0, with 2 every rank, prints which arrays differ and where.
     """
-    return matching.mismatches(arrays, flag)
+    return compare_ranks.mismatches(arrays, flag)
 
 
 def get_rank() -> int:
@@ -192,7 +200,7 @@ def finalize() -> None:
     """Leave, once every rank does. Idempotent."""
     if _core.initialized() and not _core.session().finalized():
         averaging.report_at_end()
-    leaving.leave()
+    rank_exit.leave()
 
 
 def _for_tensorflow() -> Any:

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,13 @@ def is_torch(array: Any) -> bool:
 
 
 def is_tensorflow(array: Any) -> bool:
-    """Whether this is a tensor, a variable or slices of TensorFlow, which is looked for, not imported."""
+    """Whether this is a tensor, a variable or slices of TensorFlow, which is looked for, not imported.
+
+    A script may have put ``tensorflow.compat.v1`` in its place, whose ``Variable`` is another class than that of the
+    variables it makes: they are told by what they can do.
+    """
     tf = sys.modules.get("tensorflow")
-    return tf is not None and isinstance(array, (tf.Tensor, tf.Variable, tf.IndexedSlices))
+    return tf is not None and (isinstance(array, (tf.Tensor, tf.IndexedSlices)) or hasattr(array, "read_value"))
 
 
 def fresh(array: Any) -> Any:
@@ -40,7 +45,12 @@ def fresh(array: Any) -> Any:
             kind = type(array).__name__
             raise CommError(f"a {kind} on a GPU has no copy() to average", "average(array) changes it in place")
         return array.copy()
-    own = np.array(array, copy=True, order="C")
+    return fresh_numpy(np.asarray(array))
+
+
+def fresh_numpy(array: np.ndarray) -> np.ndarray:
+    """Return the same for a NumPy array."""
+    own = array.copy()
     return own if own.dtype.isnative else own.astype(own.dtype.newbyteorder("="))
 
 
@@ -53,7 +63,23 @@ def bare(array: Any) -> tuple[int, int, str]:
     """Return the address of a contiguous array or tensor, its number of elements, and its type's name."""
     if is_torch(array):
         return array.data_ptr(), array.numel(), str(array.dtype).removeprefix("torch.")
-    return array.__array_interface__["data"][0], array.size, array.dtype.name
+    return bare_numpy(array)
+
+
+def bare_numpy(array: np.ndarray) -> tuple[int, int, str]:
+    """Return the same for a NumPy array."""
+    return array.__array_interface__["data"][0], array.size, _name(array.dtype)
+
+
+@lru_cache(maxsize=64)
+def _name(dtype: np.dtype) -> str:
+    return dtype.name  # NumPy makes it up anew each time
+
+
+@lru_cache(maxsize=1024)
+def shape_shown(shape: tuple[int, ...]) -> str:
+    """Return "(64, 3)"."""
+    return str(shape)
 
 
 def moved(array: Any) -> tuple[tuple[int, int, str], str]:
@@ -67,7 +93,7 @@ def moved(array: Any) -> tuple[tuple[int, int, str], str]:
 
 def described(array: Any) -> str:
     """Return the shape, which the ranks compare: "(64, 3)"."""
-    return str(tuple(array.shape))
+    return shape_shown(tuple(array.shape))
 
 
 @contextmanager

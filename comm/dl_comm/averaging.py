@@ -12,6 +12,8 @@ from dl_comm.arrays import bare, described, fresh
 from dl_comm.errors import CommError
 from dl_comm.schedule import Phases, lagging_share
 
+unwatched = _core.allreduce  # timelines, probes and the like put others in its place, to be told of every call
+
 
 @dataclass
 class Flight:
@@ -48,6 +50,12 @@ class Averaging:
     calls: int = 0
     waited: float = 0.0  # seconds, in total
     previous: Flight | None = None
+    at_once: bool = True  # whether calls block and report nothing, so that the core may do all of them
+
+    def configure(self, phases: Phases, verbosity: int, perf_freq: int) -> None:
+        """Go on as ``config_team`` says."""
+        self.phases, self.verbosity, self.perf_freq = phases, verbosity, perf_freq
+        self.at_once = self.previous is None and perf_freq <= 0 and not self.lags()
 
     def mean(self, arrays: Sequence[Any]) -> list[Any]:
         """Return the means of new arrays, or of those of the call before; see :mod:`dl_comm.schedule`."""
@@ -133,7 +141,7 @@ pipelines: list[Mapping[Any, Averaging]] = []  # those of faces, whose time wait
 
 def of(team: int) -> Averaging:
     """Return the state of a team, a blocking one at first."""
-    return teams.setdefault(team, Averaging(team))
+    return teams.get(team) or teams.setdefault(team, Averaging(team))
 
 
 def report_at_end() -> None:

@@ -95,7 +95,7 @@ class Flight:
         if self.stream is None:
             _core.session().finish_on_gpu(self.ticket)
         else:
-            _core.session().settle_on_gpu(self.ticket)
+            _core.session().await_on_gpu(self.ticket)
 
 
 def start(

@@ -2,7 +2,8 @@
 
 ``dlrun tune`` asks for it by DL_COMM_PROBE=STEPS. ``probe-RANK.json`` in the run directory then holds ``counts`` (the
 elements of each array averaged in a step, in order), their ``dtype``, whether they are averaged in the background
-(``overlap``), and ``seconds`` of every step but the first. The rank ends after so many steps, together with the others
+(``overlap``), ``seconds`` of every step but the first, and the most ``memory`` that the rank and, in PyTorch, its GPU
+(``gpu_memory``) have held, in bytes. The rank ends after so many steps, together with the others
 and with exit code 0; a script with fewer ends by itself.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import json
+import resource
 import sys
 import threading
 import time
@@ -19,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dl_comm import _core, settings, stepping
+from dl_comm import _core, settings, step_count
 
 
 class Probe:
@@ -33,7 +35,7 @@ class Probe:
 
     def exchanged(self, kind: str, buffers: list[tuple[int, int, str]], op: str, name: str) -> None:
         """Note an exchange of gradients: a mean that is no metric."""
-        if op == "mean" and not name.startswith(stepping.NOT_GRADIENTS):
+        if op == "mean" and not name.startswith(step_count.NOT_GRADIENTS):
             self.current += [(count, dtype, kind == "start") for _, count, dtype in buffers]
 
     def step_ended(self, number: int) -> None:
@@ -57,10 +59,18 @@ class Probe:
             "dtype": dtypes.most_common(1)[0][0] if dtypes else "",
             "overlap": any(background for _, _, background in self.last),
             "seconds": [b - a for a, b in zip(self.ends, self.ends[1:], strict=False)],
+            "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "gpu_memory": _gpu_memory(),
         }
         partial = self.file.with_suffix(".partial")
         partial.write_text(json.dumps(value))
         partial.replace(self.file)
+
+
+def _gpu_memory() -> int:
+    """Return the bytes that PyTorch has held of this rank's GPU at most; 0 where it used none."""
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.max_memory_reserved()) if torch and torch.cuda.is_initialized() else 0
 
 
 def record(environment: Mapping[str, str]) -> None:
@@ -70,6 +80,6 @@ def record(environment: Mapping[str, str]) -> None:
         return
     file = Path(environment.get("DLRUN_RUN_DIR", "."), f"probe-{environment.get('DLRUN_RANK', '0')}.json")
     probe = Probe(int(settings.number(environment, "DL_COMM_PROBE", 0, whole=True)), file)
-    stepping.listen(probe.step_ended)
-    stepping.watch(probe.exchanged)
+    step_count.listen(probe.step_ended)
+    step_count.watch(probe.exchanged)
     atexit.register(probe.write)

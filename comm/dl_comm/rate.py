@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dl_comm.ranks import parts
+from dl_comm.reduction.layout import layout_of
 
 _RULES = {
     "linear": lambda lr, n: lr * n,
@@ -99,14 +100,25 @@ def steps(count: Any) -> Any:
     return math.ceil(count / n)
 
 
-def serial_steps(step: Any) -> Any:
+def serial_steps(step: Any, over: Any = None) -> Any:
     """Return the number of serial steps whose work ``step`` optimizer steps of n ranks have done: n * step.
 
     For rates that a script computes from its steps so far, which are an int, a float, or a tensor. On 1 rank they are
-    returned unchanged.
+    returned unchanged. ``over`` is the loader whose batches are counted: where it is no share (see ``is_shard``), as a
+    validation loader in a function that also trains, ``step`` is returned unchanged; of ``shard(whole="batches")`` all
+    of this rank's batches stand for all of the serial script's.
     """
     n = parts()
-    return step if n == 1 else step * n
+    if n == 1:
+        return step
+    if over is None:
+        return step * n
+    layout = layout_of(over)
+    if layout is None:
+        return step
+    if layout.unpadded and layout.serial is not None and layout.mine is not None and step >= layout.mine:
+        return layout.serial
+    return step * n
 
 
 def compound(factor: Any) -> Any:

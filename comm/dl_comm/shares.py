@@ -40,8 +40,10 @@ def _warn_of_repeated(length: int, n: int, mine: int) -> None:
     """Let rank 0 say that ``mine`` entries on each rank are more than their share."""
     if is_rank0():
         best = f"with {length - length % n} it would take {length // n}" if length >= n else "some repeat others' work"
-        warnings.warn(f"{length} samples do not divide among {n} ranks: for the exact mean each takes {mine}; {best}",
-                      stacklevel=5)  # fmt: skip
+        warnings.warn(
+            f"{length} samples do not divide among {n} ranks: for the exact mean each takes {mine}; {best}",
+            stacklevel=5,
+        )
 
 
 def check_side_by_side(lengths: Sequence[int]) -> None:
@@ -66,10 +68,12 @@ def partial_sum(value: Any) -> Any:
         length = min(_repeated)
         _repeated.clear()
         if is_rank0():
-            warnings.warn(f"partial_sum: {length} samples do not divide among {parts()} ranks, and were shared in equal"
-                          " lengths with some repeated: a sum over them counts these several times. Launch a number of "
-                          "ranks that divides them; or, where every loss is a sum, shard(..., equal=False)",
-                          stacklevel=2)  # fmt: skip
+            warnings.warn(
+                f"partial_sum: {length} samples do not divide among {parts()} ranks, and were shared in equal"
+                " lengths with some repeated: a sum over them counts these several times. Launch a number of "
+                "ranks that divides them; or, where every loss is a sum, shard(..., equal=False)",
+                stacklevel=2,
+            )
     return value if parts() == 1 else value * parts()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
-from dl_comm import _core, leaving
+from dl_comm import _core, rank_exit
 
 _folder: Path | None = None
 
@@ -16,8 +18,9 @@ _folder: Path | None = None
 def should_stop() -> bool:
     """Return whether this job was told to save and stop: the same answer on every rank, in the same call.
 
-    Collective. Ask it where the script saves its checkpoints, or at every step (rank 0 looks for a file and tells the
-    others, a byte)::
+    Collective. Ask it where the script saves its checkpoints, or at every step. Rank 0 looks for a file and tells the
+    others, and says how many of the next calls on this line of the script need no asking: as many as it takes about a
+    second to make, at most 64. So a loop that asks at every step does not wait for the others at each::
 
         if dl.should_stop():
             dl.save(model.state_dict(), "model.pt")
@@ -32,15 +35,49 @@ def should_stop() -> bool:
     if "DLRUN_RUN_DIR" not in os.environ:
         return False
     if _folder is None:
-        leaving.refuse_children()
+        rank_exit.refuse_children()
         _core.init()
-        leaving.watch()
+        rank_exit.watch()
         _folder = Path(os.environ["DLRUN_RUN_DIR"])
         if _core.rank() == 0:
             (_folder / "listens").touch()
         _outlive_sigterm()
-    told = _core.rank() == 0 and (_folder / "stop").exists()
-    return _core.broadcast_bytes(b"1" if told else b"0", 0) == b"1"
+    caller = sys._getframe(1)
+    return _asking.setdefault((caller.f_code, caller.f_lineno), _Asking()).asked(_folder / "stop")
+
+
+class _Asking:
+    """How often the ranks ask on one line of the script; all of them alike, as rank 0 says."""
+
+    def __init__(self) -> None:
+        self._skips, self._made = 0, 0  # calls that need no asking yet; calls since they asked last
+        self._last = time.monotonic()
+        self._most = 1
+
+    def asked(self, file: Path) -> bool:
+        """Return whether to stop, asking only where it is time to."""
+        global _told
+        self._made += 1
+        if _told:
+            return True
+        if self._skips > 0:
+            self._skips -= 1
+            return False
+        answer = b""
+        if _core.rank() == 0:
+            now = time.monotonic()
+            each, self._last = (now - self._last) / self._made, now
+            self._most = max(1, min(2 * self._most, _MANY, int(_SECONDS / max(each, 1e-9))))
+            answer = f"{int(file.exists())} {self._most - 1}".encode()
+        told, skips = _core.broadcast_bytes(answer, 0).split()
+        self._made, self._skips = 0, int(skips)
+        _told = told == b"1"
+        return _told
+
+
+_SECONDS, _MANY = 1.0, 64
+_asking: dict[tuple[CodeType, int], _Asking] = {}
+_told = False
 
 
 def _outlive_sigterm() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import dl_comm
 from dl_comm import _core
 from dl_comm.ranks import get_rank, parts
+from dl_comm.reduction.layout import Layout, note
 
 
 def stretch(data: Any, axis: int = 0, multiple: int = 1) -> Any:
@@ -27,8 +28,10 @@ def stretch(data: Any, axis: int = 0, multiple: int = 1) -> Any:
         return tuple(stretch(part, axis, multiple) for part in data)
     shape = getattr(data, "shape", None)
     if not hasattr(data, "__getitem__") or (shape is None and not hasattr(data, "__len__")):
-        raise TypeError(f"stretch() got {type(data).__name__}; it takes arrays, tensors, lists, strings and ranges: "
-                        "what has a length and can be sliced")  # fmt: skip
+        raise TypeError(
+            f"stretch() got {type(data).__name__}; it takes arrays, tensors, lists, strings and ranges: "
+            "what has a length and can be sliced"
+        )
     if n == 1:
         return data
     axis = axis % len(shape) if shape is not None else axis
@@ -36,8 +39,8 @@ def stretch(data: Any, axis: int = 0, multiple: int = 1) -> Any:
     check_equal_lengths(type(data).__name__, str(length), "stretch")
     mine = slice(*bounds(length, get_rank(), n, multiple))
     if hasattr(data, "iloc"):
-        return data.iloc[mine]
-    return data[(*(slice(None),) * axis, mine)] if axis else data[mine]
+        return note(data.iloc[mine], Layout("stretches"))
+    return note(data[(*(slice(None),) * axis, mine)] if axis else data[mine], Layout("stretches"))
 
 
 def bounds(length: int, rank: int, n: int, multiple: int = 1) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 Recording is on where DL_COMM_TIMELINE names a folder, or is "run" for the run directory of ``dlrun launch``, whose
 --timeline sets it so; DL_COMM_TIMELINE_STEPS=100:120 keeps only what happens from step 100 up to step 120, besides how
-the rank started. Each rank has a :class:`dl_comm.ring.Ring`.
+the rank started. Each rank has a :class:`dl_comm.timeline_ring.Ring`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dl_comm import _core, settings, stepping
-from dl_comm.ring import Ring
+from dl_comm import _core, settings, step_count
+from dl_comm.timeline_ring import Ring
 
 ROUNDS = 9  # readings of the clocks, of which the median counts
 now = time.monotonic_ns
@@ -59,7 +59,7 @@ class Recorder:
     def call(self, kind: str, plain: Callable[..., Any], args: Any, options: Any) -> Any:
         """Make a call of the core and record it; of a wait also when its reduction ran."""
         buffers = args[0] if args and isinstance(args[0], list) else []
-        name, nbytes = stepping.name_of(args, options, kind), stepping.bytes_of(buffers)
+        name, nbytes = step_count.name_of(args, options, kind), step_count.bytes_of(buffers)
         begin = now()
         result = plain(*args, **options)
         end = now()
@@ -159,10 +159,15 @@ def record(environment: Mapping[str, str]) -> None:
     window = settings.window(environment, "DL_COMM_TIMELINE_STEPS")
     _recorder = Recorder(Ring(Path(folder), int(environment.get("DLRUN_RANK", "0"))), window)
     _recorder.begin()
-    for name, kind in {"allreduce": "allreduce", "start": "issue", "wait": "wait", "broadcast": "broadcast",
-                       "barrier": "barrier"}.items():  # fmt: skip
+    for name, kind in {
+        "allreduce": "allreduce",
+        "start": "issue",
+        "wait": "wait",
+        "broadcast": "broadcast",
+        "barrier": "barrier",
+    }.items():
         setattr(_core, name, _around(_recorder, kind, getattr(_core, name)))
-    stepping.listen(_recorder.step_ended)  # after that: a step's border is drawn before the exchange that begins it
+    step_count.listen(_recorder.step_ended)  # after that: a step's border is drawn before the exchange that begins it
     join, leave, recorder = _core.init, _core.finalize, _recorder
     setattr(_core, "init", lambda *args, **options: recorder.join(join, args, options))  # noqa: B010 - functions, says
     setattr(_core, "finalize", lambda blocking=True: recorder.leave(leave, blocking))  # noqa: B010 - the stub

@@ -32,7 +32,7 @@ constexpr int response_bytes = 48;      // one tensor's name and size in the ans
 constexpr std::size_t fusion_buffer = 64u << 20;
 constexpr std::size_t pipeline_chunk = 256u << 10;  // DL_COMM_PIPELINE_CHUNK_KB
 constexpr double flops_per_second = 10e9;           // of a simulated node
-constexpr std::size_t agreement = 24;   // bytes that a node brings to dl_comm's agreement (lane.cc)
+constexpr std::size_t agreement = 24;   // bytes that a node brings to dl_comm's agreement (channel.cc)
 
 class SimulatedTransport : public dl::Transport {
  public:
@@ -48,6 +48,9 @@ class SimulatedTransport : public dl::Transport {
     if (in_bytes > 0) MPI_Irecv(in, static_cast<int>(in_bytes), MPI_BYTE, from, 0, MPI_COMM_WORLD, &requests[0]);
     if (out_bytes > 0) MPI_Isend(out, static_cast<int>(out_bytes), MPI_BYTE, to, 0, MPI_COMM_WORLD, &requests[1]);
     MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+  }
+  void exchange_up_to(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override {
+    exchange(out, out_bytes, to, in, in_bytes, from);
   }
   void abandon() override {}
   std::unique_ptr<dl::Transport> subset(const std::vector<int>&, int) const override { return nullptr; }
@@ -89,7 +92,7 @@ void reduce(dl::Transport& world, const std::string& how, const dl::Reducer& red
   if (how == "doubling") dl::allreduce_doubling(world, reducer, data, n, scratch);
   else if (how == "halving") dl::allreduce_halving(world, reducer, data, n, scratch);
   else if (how == "ring") dl::allreduce_ring(world, reducer, data, n, scratch);
-  else dl::wire_allreduce(world, {}, reducer, data, n, scratch);
+  else dl::wire_allreduce(world, dl::wire_algorithm({}, n * reducer.acc_width, world.size()), reducer, data, n, scratch);
 }
 
 void reduce_in_pieces(dl::Transport& world, const dl::Reducer& reducer, void* data, std::size_t bytes, std::size_t piece,

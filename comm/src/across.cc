@@ -4,52 +4,105 @@
 #include <vector>
 
 #include "packed.h"
+#include "pairwise.h"
 #include "pipeline.h"
 #include "slice.h"
 #include "wire.h"
 
 namespace dl {
+
+std::size_t wire_elements(const Channel& channel, const Reducer& reducer) {
+  const auto nodes = static_cast<std::size_t>(channel.layout().nodes);
+  return std::max<std::size_t>(1, channel.settings().pipeline_chunk_kb * 1024 * nodes / reducer.acc_width);
+}
+
+void over_the_wire(Channel& channel, WireAlgorithm way, const Reducer& reducer, char* acc, std::size_t n) {
+  const Settings& settings = channel.settings();
+  if (settings.wire_dtype != "same" && worth_packing(reducer, n * reducer.acc_width))
+    packed_allreduce(channel.peers(), dtype_named(settings.wire_dtype), reducer, reinterpret_cast<float*>(acc), n,
+                     channel.scratch());
+  else
+    wire_allreduce(channel.peers(), way, reducer, acc, n, channel.scratch());
+}
+
 namespace {
 
-// Accumulators that one owner takes over the wire at once.
-std::size_t wire_elements(const Lane& lane, const Reducer& reducer) {
-  const auto nodes = static_cast<std::size_t>(lane.layout().nodes);
-  return std::max<std::size_t>(1, lane.settings().pipeline_chunk_kb * 1024 * nodes / reducer.acc_width);
-}
-
-void over_the_wire(Lane& lane, const Part& part, char* acc, std::size_t n) {
-  const Settings& settings = lane.settings();
-  if (settings.wire_dtype != "same" && worth_packing(part.reducer, n * part.reducer.acc_width))
-    packed_allreduce(lane.peers(), dtype_named(settings.wire_dtype), part.reducer, reinterpret_cast<float*>(acc), n,
-                     lane.scratch());
-  else
-    wire_allreduce(lane.peers(), settings.wire, part.reducer, acc, n, lane.scratch());
-}
-
-// Takes a part's blocks through the stations of pipeline.h. `Blocks` says how many there are, how many accumulators the
-// largest fills, and does the work on the node: sum(block, accumulators) says how many it filled.
+// Takes a part's blocks through the stations of pipeline.h, or among few nodes of pairwise.h. `Blocks` says how many there are,
+// how many accumulators the largest fills, and does the work on the node: sum(block, accumulators) says how many it filled.
 template <class Blocks>
-void take(Lane& lane, const Part& part, Blocks blocks) {
-  const bool owns = lane.layout().owns();
+class Accumulators : public PairwiseData {
+ public:
+  Accumulators(Channel& channel, const Part& part, Blocks& blocks)
+      : channel_(channel),
+        blocks_(blocks),
+        whole_(reducer(part.reducer.acc_type, part.reducer.op, 0)),
+        in_(static_cast<std::size_t>(channel.layout().nodes)) {}
+
+  std::size_t pieces() const override { return blocks_.count(); }
+  std::size_t largest() const override { return blocks_.largest(); }
+  std::size_t width() const override { return whole_.width; }
+
+  std::size_t open(std::size_t k) override {
+    return blocks_.sum(k, channel_.layout().owns() ? channel_.accumulators(k % at_once, largest() * width()) : nullptr);
+  }
+  void close(std::size_t k) override { blocks_.give(k, at(k, 0)); }
+
+  const char* brought(std::size_t k, std::size_t first, std::size_t, char*) override { return at(k, first); }
+  char* place(std::size_t k, std::size_t first, std::size_t, char*) override { return at(k, first); }
+  const char* combine(std::size_t k, std::size_t first, std::size_t n, const char* const* others, char*) override {
+    std::copy(others, others + in_.size(), in_.begin());
+    in_[static_cast<std::size_t>(channel_.peers().rank())] = at(k, first);
+    void* const out[] = {at(k, first)};
+    whole_.reduce(out, 1, 0, in_.data(), static_cast<int>(in_.size()), n, 1.0);
+    return at(k, first);
+  }
+
+ private:
+  char* at(std::size_t k, std::size_t first) {
+    return channel_.layout().owns() ? channel_.accumulators(k % at_once, 0) + first * width() : nullptr;
+  }
+
+  Channel& channel_;
+  Blocks& blocks_;
+  const Reducer& whole_;  // of accumulators
+  std::vector<const void*> in_;
+};
+
+// `way`s other than pairwise block the thread that takes them, so a second one does.
+template <class Blocks>
+void take_by(WireAlgorithm way, Channel& channel, const Part& part, Blocks& blocks) {
+  const bool owns = channel.layout().owns();
+  if (way == WireAlgorithm::pairwise && channel.settings().wire_dtype == "same") {
+    Accumulators<Blocks> data(channel, part, blocks);
+    const Channel::Moving moving(channel);
+    pairwise(owns ? &channel.peers() : nullptr, data, channel.scratch());
+    return;
+  }
   char* acc[2] = {};
   std::size_t held[2] = {};
   if (owns)
     for (std::size_t odd = 0; odd < std::min<std::size_t>(2, blocks.count()); ++odd)
-      acc[odd] = lane.accumulators(odd, blocks.largest() * part.reducer.acc_width);
+      acc[odd] = channel.accumulators(odd, blocks.largest() * part.reducer.acc_width);
   pipelined(
-      blocks.count(), owns ? &lane.courier() : nullptr, [&](std::size_t k) { held[k % 2] = blocks.sum(k, acc[k % 2]); },
-      [&](std::size_t k) { over_the_wire(lane, part, acc[k % 2], held[k % 2]); },
-      [&](std::size_t k) { blocks.give(k, acc[k % 2]); }, [&] { lane.abandon(); });
+      blocks.count(), owns ? &channel.progress_thread() : nullptr, [&](std::size_t k) { held[k % 2] = blocks.sum(k, acc[k % 2]); },
+      [&](std::size_t k) { over_the_wire(channel, way, part.reducer, acc[k % 2], held[k % 2]); },
+      [&](std::size_t k) { blocks.give(k, acc[k % 2]); }, [&] { channel.abandon(); });
+}
+
+template <class Blocks>
+void take(Channel& channel, const Part& part, Blocks blocks) {
+  const std::size_t bytes = part.n * part.reducer.acc_width / static_cast<std::size_t>(channel.layout().owners);
+  by_the_best_way(channel, bytes, [&](WireAlgorithm way) { take_by(way, channel, part, blocks); });
 }
 
 // A part on its way through the stages of a node. A block is as many of its chunks as the wire takes at once.
 class StagedBlocks {
  public:
   // The part's first chunk has been staged as number `chunk`, and all ranks of the node have met since.
-  StagedBlocks(Lane& lane, const Part& part, std::uint64_t chunk)
-      : lane_(lane), part_(part), step_(lane.stage_bytes() / part.reducer.width), chunk_(chunk) {
-    each_ = std::max<std::size_t>(1, slice(step_, lane.layout().owners, 0, part.reducer.width).n);
-    chunks_ = std::max<std::size_t>(1, wire_elements(lane, part.reducer) / each_);
+  StagedBlocks(Channel& channel, const Part& part, std::uint64_t chunk)
+      : channel_(channel), part_(part), step_(channel.stage_bytes() / part.reducer.width), chunk_(chunk) {
+    each_ = std::max<std::size_t>(1, slice(step_, channel.layout().owners, 0, part.reducer.width).n);
+    chunks_ = std::max<std::size_t>(1, wire_elements(channel, part.reducer) / each_);
   }
 
   std::size_t count() const { return (part_.n + chunks_ * step_ - 1) / (chunks_ * step_); }
@@ -59,8 +112,8 @@ class StagedBlocks {
     std::size_t held = 0;
     for (std::size_t at = begin(block); at < begin(block + 1); at += step_) {
       if (at != part_.first) {
-        chunk_ = stage_first(lane_, {part_.flat, at, elements(at), part_.reducer, 1.0});
-        lane_.meet();
+        chunk_ = stage_first(channel_, {part_.flat, at, elements(at), part_.reducer, 1.0});
+        channel_.meet();
       }
       held += sum_slice(at, acc + held * part_.reducer.acc_width);
     }
@@ -71,9 +124,9 @@ class StagedBlocks {
   void give(std::size_t block, const char* acc) {
     std::size_t given = 0;
     for (std::size_t at = begin(block); at < begin(block + 1); at += step_) {
-      const std::uint64_t chunk = lane_.next_chunk();
+      const std::uint64_t chunk = channel_.next_chunk();
       given += give_slice(chunk, at, acc + given * part_.reducer.acc_width);
-      lane_.meet();
+      channel_.meet();
       fetch_slices(chunk, at);
     }
   }
@@ -83,17 +136,17 @@ class StagedBlocks {
   std::size_t begin(std::size_t block) const { return std::min(part_.first + block * chunks_ * step_, end()); }
   std::size_t elements(std::size_t at) const { return std::min(step_, end() - at); }
   Slice slice_of(int owner, std::size_t at) const {
-    return slice(elements(at), lane_.layout().owners, owner, part_.reducer.width);
+    return slice(elements(at), channel_.layout().owners, owner, part_.reducer.width);
   }
 
   std::size_t sum_slice(std::size_t at, char* acc) {
-    const Layout& layout = lane_.layout();
+    const Layout& layout = channel_.layout();
     if (!layout.owns()) return 0;
     const Slice mine = slice_of(layout.local_rank, at);
     std::vector<const void*> in(static_cast<std::size_t>(layout.local_size()));
     std::size_t offset = mine.first * part_.reducer.width;
-    part_.flat.stretches(at + mine.first, mine.n, [&](const char* own, std::size_t some) {
-      for (int j = 0; j < layout.local_size(); ++j) in[static_cast<std::size_t>(j)] = lane_.stage(j, chunk_) + offset;
+    part_.flat.sources(at + mine.first, mine.n, [&](const char* own, std::size_t some) {
+      for (int j = 0; j < layout.local_size(); ++j) in[static_cast<std::size_t>(j)] = channel_.stage(j, chunk_) + offset;
       in[static_cast<std::size_t>(layout.local_rank)] = own;
       part_.reducer.partial(acc, in.data(), layout.local_size(), some);
       acc += some * part_.reducer.acc_width;
@@ -103,13 +156,13 @@ class StagedBlocks {
   }
 
   std::size_t give_slice(std::uint64_t chunk, std::size_t at, const char* acc) {
-    const Layout& layout = lane_.layout();
+    const Layout& layout = channel_.layout();
     if (!layout.owns()) return 0;
     const Slice mine = slice_of(layout.local_rank, at);
     const bool others = layout.local_size() > 1;
     std::size_t offset = mine.first * part_.reducer.width;
     part_.flat.stretches(at + mine.first, mine.n, [&](char* own, std::size_t some) {
-      void* const out[] = {lane_.stage(layout.local_rank, chunk) + offset, own};
+      void* const out[] = {channel_.stage(layout.local_rank, chunk) + offset, own};
       part_.reducer.finish(others ? out : out + 1, others ? 2 : 1, others ? 1 : 0, acc, some, part_.divisor);
       acc += some * part_.reducer.acc_width;
       offset += some * part_.reducer.width;
@@ -118,15 +171,15 @@ class StagedBlocks {
   }
 
   void fetch_slices(std::uint64_t chunk, std::size_t at) {
-    const Layout& layout = lane_.layout();
+    const Layout& layout = channel_.layout();
     for (int owner = 0; owner < layout.owners; ++owner) {
       if (owner == layout.local_rank) continue;
       const Slice theirs = slice_of(owner, at);
-      part_.flat.scatter(lane_.stage(owner, chunk) + theirs.first * part_.reducer.width, at + theirs.first, theirs.n);
+      part_.flat.scatter(channel_.stage(owner, chunk) + theirs.first * part_.reducer.width, at + theirs.first, theirs.n);
     }
   }
 
-  Lane& lane_;
+  Channel& channel_;
   const Part& part_;
   std::size_t step_, each_, chunks_;  // elements of a chunk; of an owner's slice of it, at most; chunks of a block
   std::uint64_t chunk_;               // the number of the chunk that is being summed
@@ -135,9 +188,9 @@ class StagedBlocks {
 // This rank's slices of a part in the arena, in pieces, of which a block holds as many as the wire takes at once.
 class ArenaBlocks {
  public:
-  ArenaBlocks(const Lane& lane, const Part& part, const Arena& arena)
-      : layout_(lane.layout()), part_(part), arena_(arena), places_(static_cast<std::size_t>(layout_.local_size())) {
-    const std::size_t most = std::min(wire_elements(lane, part.reducer), part.n), width = part.reducer.width;
+  ArenaBlocks(const Channel& channel, const Part& part, const Arena& arena)
+      : layout_(channel.layout()), part_(part), arena_(arena), places_(static_cast<std::size_t>(layout_.local_size())) {
+    const std::size_t most = std::min(wire_elements(channel, part.reducer), part.n), width = part.reducer.width;
     std::size_t held = most;
     part.flat.stretches(part.first, part.n, [&](char* stretch, std::size_t n) {
       const Slice mine = slice(n, layout_.owners, layout_.local_rank, width);
@@ -203,20 +256,23 @@ class ArenaBlocks {
 
 }  // namespace
 
-void staged_across_nodes(Lane& lane, const Part& part, std::uint64_t chunk) {
-  take(lane, part, StagedBlocks(lane, part, chunk));
+void staged_across_nodes(Channel& channel, const Part& part, std::uint64_t chunk) {
+  take(channel, part, StagedBlocks(channel, part, chunk));
 }
 
-void direct_across_nodes(Lane& lane, const Part& part, const Arena& arena) {
-  if (lane.layout().owns()) {
-    const ArenaBlocks blocks(lane, part, arena);
-    if (blocks.count() > 0) take(lane, part, blocks);
+void direct_across_nodes(Channel& channel, const Part& part, const Arena& arena) {
+  if (channel.layout().owns()) {
+    const ArenaBlocks blocks(channel, part, arena);
+    if (blocks.count() > 0) take(channel, part, blocks);
   }
-  lane.meet();
+  channel.meet();
 }
 
-void sum_across_nodes(Lane& lane, const Part& part) {
-  part.flat.stretches(part.first, part.n, [&](char* acc, std::size_t n) { over_the_wire(lane, part, acc, n); });
+void sum_across_nodes(Channel& channel, const Part& part) {
+  part.flat.stretches(part.first, part.n, [&](char* acc, std::size_t n) {
+    const WireAlgorithm way = wire_algorithm(channel.settings().wire, n * part.reducer.acc_width, channel.layout().nodes);
+    over_the_wire(channel, way, part.reducer, acc, n);
+  });
 }
 
 }  // namespace dl

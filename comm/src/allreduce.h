@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "arena.h"
+#include "channel.h"
 #include "flat.h"
-#include "lane.h"
 #include "reducer.h"
 
 namespace dl {
@@ -24,14 +24,14 @@ struct Part {
   double divisor;
 };
 
-// Copies the part's first chunk into the lane's stage. allreduce_staged takes its number.
-std::uint64_t stage_first(Lane& lane, const Part& part);
+// Copies the part's first chunk into the channel's stage. allreduce_staged takes its number.
+std::uint64_t stage_first(Channel& channel, const Part& part);
 
 // Private arrays, in chunks through the stage. The first chunk has been staged as number `chunk`, and all ranks of the
 // node have met since.
-void allreduce_staged(Lane& lane, const Part& part, std::uint64_t chunk);
+void allreduce_staged(Channel& channel, const Part& part, std::uint64_t chunk);
 
 // Arrays that lie at the same places of the arena on all ranks, which have met since the arrays were filled.
-void allreduce_direct(Lane& lane, const Part& part, const Arena& arena);
+void allreduce_direct(Channel& channel, const Part& part, const Arena& arena);
 
 }  // namespace dl

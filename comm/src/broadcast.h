@@ -1,12 +1,12 @@
 // Broadcast: the root's node reads its stage; one delegate of every other node receives it along a tree and stages it.
 #pragma once
 
-#include "lane.h"
+#include "channel.h"
 #include "message.h"
 
 namespace dl {
 
 // Every rank's arrays get rank `root`'s values. All ranks have agreed on the message.
-void broadcast(Lane& lane, const Message& message, int root);
+void broadcast(Channel& channel, const Message& message, int root);
 
 }  // namespace dl

@@ -15,7 +15,9 @@ constexpr std::size_t much = 1024;  // bytes
 Flat::Flat(std::vector<Buffer> buffers) : starts_{0}, dtype_(buffers.front().dtype), width_(width(dtype_)) {
   for (const Buffer& buffer : buffers) {
     if (buffer.count == 0) continue;
-    if (!buffers_.empty() && buffers_.back().data + buffers_.back().count * width_ == buffer.data) {
+    in_place_ = in_place_ && buffer.source() == buffer.data;
+    if (!buffers_.empty() && buffers_.back().data + buffers_.back().count * width_ == buffer.data &&
+        buffers_.back().source() + buffers_.back().count * width_ == buffer.source()) {
       buffers_.back().count += buffer.count;
       starts_.back() += buffer.count;
     } else {
@@ -30,7 +32,7 @@ std::size_t Flat::holding(std::size_t element) const {
 }
 
 void Flat::gather(char* to, std::size_t first, std::size_t n) const {
-  stretches(first, n, [&](const char* from, std::size_t some) {
+  sources(first, n, [&](const char* from, std::size_t some) {
     if (some * width_ >= much) copy_past_caches(to, from, some * width_);
     else std::memcpy(to, from, some * width_);
     to += some * width_;

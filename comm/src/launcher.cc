@@ -19,7 +19,7 @@ Launcher find_launcher(const std::function<const char*(const char*)>& look) {
     return text == nullptr ? 0 : std::atoi(text);
   };
   Launcher found;
-  if (look("OMPI_COMM_WORLD_SIZE") != nullptr) {
+  if (look("OMPI_COMM_WORLD_SIZE") != nullptr && look("DLRUN_AS_OPENMPI") == nullptr) {
     found = {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", MpiFamily::openmpi, number("OMPI_COMM_WORLD_SIZE")};
   } else if (look("PALS_RANKID") != nullptr) {
     found = {"PALS mpiexec", "PALS_RANKID", MpiFamily::mpich, number("PMI_SIZE")};

@@ -22,8 +22,11 @@ struct Layout {
   std::vector<int> delegates;  // local rank 0 of every node
   std::vector<int> peers;      // owners of this rank's slice, one a node; empty if this rank owns none
 
+  bool apart = false;          // some nodes are ranks of one machine that share no memory
+
   int local_size() const { return static_cast<int>(locals.size()); }
   bool owns() const { return local_rank < owners; }
+  bool alone() const { return nodes > 1 && delegates.size() == node_of.size(); }  // every node has one rank
 };
 
 // The name of this machine: DL_COMM_HOST, or host name and boot id.

@@ -1,6 +1,7 @@
 #include "message.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace dl {
 namespace {
@@ -53,6 +54,15 @@ std::vector<std::string> Message::description() const {
     lines.push_back(label + name(buffer.dtype) + ", " + std::to_string(buffer.count) + " elements");
   }
   return lines;
+}
+
+Message Message::in_place() const {
+  Message same = *this;
+  for (Buffer& buffer : same.buffers) {
+    if (buffer.from != nullptr && buffer.count > 0) std::memcpy(buffer.data, buffer.from, buffer.count * width(buffer.dtype));
+    buffer.from = nullptr;
+  }
+  return same;
 }
 
 std::string Message::subject() const {

@@ -14,6 +14,9 @@ struct Buffer {
   char* data;
   std::size_t count;  // elements
   Dtype dtype;
+  const char* from = nullptr;  // where a reduction reads its elements, to write to `data`; null: they are in `data`
+
+  const char* source() const { return from != nullptr ? from : data; }
 };
 
 struct Message {
@@ -26,6 +29,9 @@ struct Message {
 
   // One line for the call, and one for each array: what fingerprint() is the hash of.
   std::vector<std::string> description() const;
+
+  // The same with the elements of every buffer in its `data`, where they are brought.
+  Message in_place() const;
 
   // "conv1.weight (64, 3, 7, 7)", or with more than one array "... and 160 more"; for messages.
   std::string subject() const;

@@ -8,7 +8,7 @@
 #include "launcher.h"
 #include "library.h"
 #include "now.h"
-#include "room.h"
+#include "shm_space.h"
 #include "transport_local.h"
 #include "transport_mpi.h"
 
@@ -47,7 +47,7 @@ std::unique_ptr<Transport> find_world(Process& here, const Settings& settings, c
     throw CommError("MPI has been finalized in this process", "initialise dl_comm before MPI_Finalize");
   if (!mpi.initialized()) {
     if (alone) return std::move(local_transports(1, settings.timeout_s).front());
-    if (mpi.family() == MpiFamily::mpich) warn_of_too_little_room(std::getenv);
+    if (mpi.family() == MpiFamily::mpich) warn_of_too_little_shm(std::getenv);
     mpi.init();
     here.initialized_mpi = true;
   }

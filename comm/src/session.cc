@@ -14,7 +14,7 @@
 namespace dl {
 namespace {
 
-constexpr int setup_lane = 1;
+constexpr int setup_channel = 1;
 
 int cores_of_this_process() {
   cpu_set_t set;
@@ -56,7 +56,7 @@ void Session::find_shared_memory() {
   layout_ = find_layout(*world_, host, settings_.wire_ranks);
   std::shared_ptr<Segment> probe;
   {
-    const auto node = world_->subset(layout_.locals, setup_lane);
+    const auto node = world_->subset(layout_.locals, setup_channel);
     probe = share(*node, Team::footprint(layout_, settings_, settings_.default_nthreads), settings_.shared_memory, why_not_);
   }
   char mine = probe ? 1 : 0;
@@ -71,6 +71,7 @@ void Session::find_shared_memory() {
   if (first != reasons.end()) why_not_ = *first;
   if (!probe) host += " rank " + std::to_string(rank());
   layout_ = find_layout(*world_, host, settings_.wire_ranks);
+  layout_.apart = true;
 }
 
 Session::~Session() = default;
@@ -86,6 +87,7 @@ void Session::check_usable() const {
 void Session::allreduce(const Message& message, Op op, int id) {
   check_usable();
   if (size() > 1) team(id).allreduce(message, op);
+  else message.in_place();
 }
 
 std::uint64_t Session::start(Message message, Op op, int id) {
@@ -110,7 +112,12 @@ void Session::check_root(int root) const {
 void Session::broadcast(const Message& message, int root) {
   check_usable();
   check_root(root);
-  if (size() > 1) team(0).call(message, [&](Lane& lane) { dl::broadcast(lane, message, root); });
+  if (size() > 1) team(0).call(message, [&](Channel& channel) { dl::broadcast(channel, message, root); });
+}
+
+std::string Session::wire(int id) {
+  check_usable();
+  return size() > 1 ? team(id).wire() : "";
 }
 
 std::string Session::broadcast_bytes(const std::string& data, int root) {
@@ -118,7 +125,7 @@ std::string Session::broadcast_bytes(const std::string& data, int root) {
   if (size() == 1) return data;
   std::string result;
   const Message message{"broadcast of bytes from rank " + std::to_string(root), {}, {}};
-  team(0).call(message, [&](Lane& lane) { result = dl::broadcast(lane.everyone(), data, root); });
+  team(0).call(message, [&](Channel& channel) { result = dl::broadcast(channel.everyone(), data, root); });
   return result;
 }
 
@@ -126,13 +133,13 @@ std::vector<std::string> Session::allgather_bytes(const std::string& data) {
   check_usable();
   if (size() == 1) return {data};
   std::vector<std::string> all;
-  team(0).call({"allgather of bytes", {}, {}}, [&](Lane& lane) { all = allgather(lane.everyone(), data); });
+  team(0).call({"allgather of bytes", {}, {}}, [&](Channel& channel) { all = allgather(channel.everyone(), data); });
   return all;
 }
 
 void Session::barrier() {
   check_usable();
-  if (size() > 1) team(0).call({"barrier", {}, {}}, [](Lane&) {});
+  if (size() > 1) team(0).call({"barrier", {}, {}}, [](Channel&) {});
 }
 
 char* Session::arena(std::size_t bytes) {
@@ -149,7 +156,7 @@ char* Session::arena(std::size_t bytes) {
     make(*world_);
   } else {
     team(0).call({"arena of " + std::to_string(bytes) + " bytes", {}, {}},
-                 [&](Lane& lane) { make(*lane.among(layout_.locals)); });
+                 [&](Channel& channel) { make(*channel.among(layout_.locals)); });
   }
   if (!segment) throw CommError("no shared memory for an arena of " + std::to_string(bytes) + " bytes: " + why);
   return arena_.add(std::move(segment), local_rank(), bytes, stride);
@@ -164,7 +171,7 @@ void Session::finalize(bool blocking) {
       for (auto& entry : teams_) all.push_back(entry.second.get());
     }
     for (Team* one : all) one->drain();
-    team(0).call({"finalize", {}, {}}, [](Lane&) {});
+    team(0).call({"finalize", {}, {}}, [](Channel&) {});
   }
   finalized_ = true;
   const std::lock_guard<std::mutex> lock(guard_);

@@ -56,9 +56,11 @@ class Session {
   std::uint64_t allreduce_on_gpu(const Message& message, Op op, int team, std::uintptr_t stream);
   std::uint64_t broadcast_on_gpu(const Message& message, int root, int team, std::uintptr_t stream);
   void follow_on_gpu(std::uint64_t ticket, std::uintptr_t stream);
-  void settle_on_gpu(std::uint64_t ticket);  // waits for the ranks' part of it, and throws what went wrong
+  void await_on_gpu(std::uint64_t ticket);  // waits for the ranks' part of it, and throws what went wrong
   void finish_on_gpu(std::uint64_t ticket);  // waits until its result is there
   std::string gpu_path(int team);            // "NCCL 2.21.5", "the host, since ..."; "": nothing on a GPU so far
+
+  std::string wire(int team);  // what timing has found about the ways between nodes (wire_choice.h); "": nothing
 
   std::string broadcast_bytes(const std::string& data, int root);
   std::vector<std::string> allgather_bytes(const std::string& data);

@@ -50,8 +50,8 @@ void Session::follow_on_gpu(std::uint64_t ticket, std::uintptr_t stream) {
   if (GpuTeam* const gpu = gpu_team_of(ticket)) gpu->follow(ticket >> team_bits, reinterpret_cast<Cuda::Stream>(stream));
 }
 
-void Session::settle_on_gpu(std::uint64_t ticket) {
-  if (GpuTeam* const gpu = gpu_team_of(ticket)) gpu->settle(ticket >> team_bits);
+void Session::await_on_gpu(std::uint64_t ticket) {
+  if (GpuTeam* const gpu = gpu_team_of(ticket)) gpu->await_result(ticket >> team_bits);
 }
 
 void Session::finish_on_gpu(std::uint64_t ticket) {

@@ -58,7 +58,7 @@ void Session::make_team(int id, int threads, int precision) {
   std::exception_ptr error;
   try {
     const int useful = std::min(threads, threads_at_most_);
-    check_team(*world_->on_lane((id + 1) * most_threads + most_threads - 1), threads, precision);
+    check_team(*world_->on_channel((id + 1) * most_threads + most_threads - 1), threads, precision);
     const auto node = world_->subset(layout_.locals, (id + 1) * most_threads + most_threads - 1);
     std::string why;
     auto segment = share(*node, Team::footprint(layout_, settings_, useful), settings_.shared_memory, why);

@@ -9,6 +9,8 @@
 namespace dl {
 namespace {
 
+constexpr const char* timed = "timed";
+
 using Look = std::function<const char*(const char*)>;
 
 double number(const Look& look, const char* variable, double fallback, double least, double most, bool whole) {
@@ -55,9 +57,9 @@ Settings read_settings(const Look& look) {
   if (!text(look, "DL_COMM_PIPELINE_CHUNK_KB").empty()) s.gpu_chunk_kb = s.pipeline_chunk_kb;
   s.num_cuda_streams = static_cast<int>(number(look, "DL_COMM_NUM_CUDA_STREAMS", s.num_cuda_streams, 1, 64, true));
   s.default_prec_level = static_cast<int>(number(look, "DL_COMM_DEFAULT_PREC_LEVEL", s.default_prec_level, 0, 1, true));
-  s.stage_kb = static_cast<std::size_t>(number(look, "DL_COMM_STAGE_KB", 256, 4, 1 << 20, true));
+  s.stage_kb = static_cast<std::size_t>(number(look, "DL_COMM_STAGE_KB", 0, 4, 1 << 20, true));
   s.shared_memory = choice(look, "DL_COMM_SHARED_MEMORY", s.shared_memory, {"auto", "memfd", "shm", "none"});
-  s.wire = wire_table(text(look, "DL_COMM_WIRE"));
+  set_wire(s, text(look, "DL_COMM_WIRE"));
   s.wire_dtype = choice(look, "DL_COMM_WIRE_DTYPE", s.wire_dtype, {"same", "float16", "bfloat16"});
   s.wire_ranks = static_cast<int>(number(look, "DL_COMM_WIRE_RANKS", s.wire_ranks, 0, 1 << 20, true));
   s.host = text(look, "DL_COMM_HOST");
@@ -70,6 +72,11 @@ Settings read_settings(const Look& look) {
   return s;
 }
 
+void set_wire(Settings& settings, const std::string& text) {
+  settings.wire_timed = text == timed;
+  settings.wire = wire_table(settings.wire_timed ? "" : text);
+}
+
 std::vector<std::pair<std::string, std::string>> shared_settings(const Settings& settings) {
   return {{"DL_COMM_DEFAULT_NTHREADS", std::to_string(settings.default_nthreads)},
           {"DL_COMM_DEFAULT_PREC_LEVEL", std::to_string(settings.default_prec_level)},
@@ -77,7 +84,7 @@ std::vector<std::pair<std::string, std::string>> shared_settings(const Settings&
           {"DL_COMM_NUM_CUDA_STREAMS", std::to_string(settings.num_cuda_streams)},
           {"DL_COMM_GPU_PATH", settings.gpu_path},
           {"DL_COMM_STAGE_KB", std::to_string(settings.stage_kb)},
-          {"DL_COMM_WIRE", shown(settings.wire)},
+          {"DL_COMM_WIRE", settings.wire_timed ? timed : shown(settings.wire)},
           {"DL_COMM_WIRE_DTYPE", settings.wire_dtype},
           {"DL_COMM_WIRE_RANKS", std::to_string(settings.wire_ranks)},
           {"DL_COMM_CHECK", settings.check > 0 ? "on" : "0"},

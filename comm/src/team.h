@@ -1,6 +1,6 @@
 // A team: threads that reduce together, apart from other teams, so that several models can be averaged at once.
 //
-// Each thread has a lane of its own and a fixed part of the data, by length and number of threads. Calls on a team are
+// Each thread has a channel of its own and a fixed part of the data, by length and number of threads. Calls on a team are
 // done in the order in which they are made, which has to be the same on all ranks. A team is made by all ranks; any
 // thread may use it.
 #pragma once
@@ -15,8 +15,8 @@
 
 #include "allreduce.h"
 #include "arena.h"
+#include "channel.h"
 #include "error.h"
-#include "lane.h"
 #include "message.h"
 #include "queue.h"
 
@@ -33,8 +33,10 @@ class Team {
   Team(int id, int threads, int precision, const Layout& layout, const Transport& world, const Settings& settings,
        std::shared_ptr<Segment> segment, const Arena& arena);
 
+  // What was found by timing about the ways between the nodes, as a table that DL_COMM_WIRE takes; "": nothing.
+  std::string wire() const { return shown(channels_.front()->wire_choice().table()); }
   int precision() const { return precision_; }
-  int threads() const { return static_cast<int>(lanes_.size()); }
+  int threads() const { return static_cast<int>(channels_.size()); }
 
   // Every rank's arrays become the combination over all ranks, in place.
   void allreduce(const Message& message, Op op);
@@ -43,27 +45,27 @@ class Team {
   std::uint64_t start(Message message, Op op);
   Span wait(std::uint64_t ticket);
 
-  // In the background: `work` on the first `sharers` threads at once, each with its lane and its number, once all ranks
+  // In the background: `work` on the first `sharers` threads at once, each with its channel and its number, once all ranks
   // agree on the message. `otherwise` gets the error if they do not, or if any of the threads fails.
-  std::uint64_t start(Message message, int sharers, std::function<void(Lane&, int)> work,
+  std::uint64_t start(Message message, int sharers, std::function<void(Channel&, int)> work,
                       std::function<void(std::exception_ptr)> otherwise);
 
-  // Any other collective call: `work` runs on the first lane, in order, once all ranks agree on the message.
-  void call(const Message& message, const std::function<void(Lane&)>& work);
+  // Any other collective call: `work` runs on the first channel, in order, once all ranks agree on the message.
+  void call(const Message& message, const std::function<void(Channel&)>& work);
 
   // This rank cannot go on with what the ranks have agreed on: the team is lost, and they are told. Throws CommError.
   void fail(const Message& message, const CommError& why);
 
   // Tells the ranks of this node that this rank has failed / has left.
-  void raise(const std::string& text) { lanes_.front()->raise(text); }
+  void raise(const std::string& text) { channels_.front()->raise(text); }
   void leave();
   void drain() { queue_.drain(); }
 
  private:
   void reduce(const Message& message, Op op);
   void reduce_checked(const Message& message, Op op);  // as the settings say
-  void reduce_parts(const std::vector<Part>& parts, Lane& lane, bool direct, const std::uint64_t* staged);
-  void together(const Message& message, int sharers, const std::function<void(Lane&, int)>& work);
+  void reduce_parts(const std::vector<Part>& parts, Channel& channel, bool direct, const std::uint64_t* staged);
+  void together(const Message& message, int sharers, const std::function<void(Channel&, int)>& work);
   void guarded(const Message& message, const std::function<void()>& work);
   // "team 0, call 3, weight (64, 3) and 7 more: " of the call that is running.
   std::string where(const Message& message) const;
@@ -75,8 +77,8 @@ class Team {
   int precision_;
   int size_;
   const Arena& arena_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<std::unique_ptr<Queue>> crew_;  // of lanes 1 and up
+  std::vector<std::unique_ptr<Channel>> channels_;
+  std::vector<std::unique_ptr<Queue>> crew_;  // of channels 1 and up
   std::uint64_t calls_ = 0;                   // only the running job touches it
   std::string failed_;                        // how this team failed; likewise
   Queue queue_;                               // last: its thread ends before what it uses

@@ -7,12 +7,31 @@
 
 namespace dl {
 
+// Two pieces are under way, so that one is on the wire while the other is combined.
+void Transport::swap(std::size_t bytes, int with, Scratch& scratch, const Give& give, const Come& come) {
+  char* const room = scratch.at_least(4 * piece);
+  const auto in = [&](std::size_t first) { return room + first / piece % 2 * 2 * piece; };
+  const auto begin_at = [&](std::size_t first) {
+    if (first >= bytes) return;
+    const std::size_t some = std::min(piece, bytes - first);
+    begin(give(first, some, in(first) + piece), some, with, in(first), some, with);
+  };
+  const Flight flight(*this);
+  begin_at(0);
+  begin_at(piece);
+  for (std::size_t first = 0; first < bytes; first += piece) {
+    finish();
+    come(first, std::min(piece, bytes - first), in(first));
+    begin_at(first + 2 * piece);
+  }
+}
+
 bool Transport::sum(void*, std::size_t, Dtype) { return false; }
 
-std::unique_ptr<Transport> Transport::on_lane(int lane) const {
+std::unique_ptr<Transport> Transport::on_channel(int channel) const {
   std::vector<int> everyone(static_cast<std::size_t>(size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  return subset(everyone, lane);
+  return subset(everyone, channel);
 }
 
 void barrier(Transport& transport) {

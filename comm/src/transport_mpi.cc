@@ -14,11 +14,12 @@ namespace dl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::size_t piece = std::size_t{1} << 30;  // MPI counts bytes in an int
+constexpr std::size_t most = std::size_t{1} << 30;  // MPI counts bytes in an int
 
-// Polls eagerly at first, then leaves the core to others, then sleeps: MPI moves messages only while it is polled.
-void rest(long polls) {
-  if (polls < 200) return;
+// Polls some times, then leaves the core to others between the polls, then sleeps: MPI moves messages only while it is polled.
+// Where nobody else wants the core, leaving it costs less than a poll; where a rank does, it may be the one that is waited for.
+void rest(long polls, long patience) {
+  if (polls < patience) return;
   if (polls < 20000) {
     sched_yield();
     return;
@@ -29,15 +30,16 @@ void rest(long polls) {
 
 }  // namespace
 
-MpiTransport::MpiTransport(std::shared_ptr<MpiWorld> world, std::vector<int> world_ranks, int rank, int lane)
-    : world_(std::move(world)), ranks_(std::move(world_ranks)), rank_(rank), lane_(lane) {}
+MpiTransport::MpiTransport(std::shared_ptr<MpiWorld> world, std::vector<int> world_ranks, int rank, int channel)
+    : world_(std::move(world)), ranks_(std::move(world_ranks)), rank_(rank), channel_(channel) {}
 
 void MpiTransport::exchange(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) {
   const auto* send = static_cast<const char*>(out);
   auto* receive = static_cast<char*>(in);
   while (out_bytes > 0 || in_bytes > 0) {
-    const std::size_t s = std::min(out_bytes, piece), r = std::min(in_bytes, piece);
-    exchange_piece(send, static_cast<int>(s), to, receive, static_cast<int>(r), from);
+    const std::size_t s = std::min(out_bytes, most), r = std::min(in_bytes, most);
+    Begun one = begun(send, s, to, receive, r, from);
+    finish(one);
     if (s > 0) send += s;
     if (r > 0) receive += r;
     out_bytes -= s;
@@ -58,7 +60,7 @@ bool MpiTransport::poll(Done done) {
   const auto deadline = begun + std::chrono::duration<double>(world_->timeout_s);
   auto next_check = begun + std::chrono::milliseconds(20);
   for (long polls = 0; !done(); ++polls) {
-    rest(polls);
+    rest(polls, patience_);
     if (polls % 64 != 63) continue;
     const auto now = Clock::now();
     if (abandoned_ || now > deadline) return false;
@@ -69,28 +71,65 @@ bool MpiTransport::poll(Done done) {
   return true;
 }
 
-void MpiTransport::exchange_piece(const char* out, int out_bytes, int to, char* in, int in_bytes, int from) {
+MpiTransport::Begun MpiTransport::begun(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes,
+                                        int from) {
   Mpi& mpi = world_->mpi;
-  Mpi::Request incoming{}, outgoing{};
-  bool received = in_bytes == 0, sent = out_bytes == 0;
-  if (!received) incoming = locked([&] { return mpi.irecv(in, in_bytes, world_rank(from), lane_, world_->comm); });
-  if (!sent) outgoing = locked([&] { return mpi.isend(out, out_bytes, world_rank(to), lane_, world_->comm); });
-  const auto withdraw = [&] {  // what comes late would be written into memory that is another's by then
-    if (!received) locked([&] { mpi.cancel(incoming); });
-  };
+  Begun one{to, from};
+  if (in_bytes > 0)
+    one.incoming = locked([&] { return mpi.irecv(in, static_cast<int>(in_bytes), world_rank(from), channel_, world_->comm); });
+  one.received = in_bytes == 0;
+  if (out_bytes > 0)
+    one.outgoing = locked([&] { return mpi.isend(out, static_cast<int>(out_bytes), world_rank(to), channel_, world_->comm); });
+  one.sent = out_bytes == 0;
+  return one;
+}
+
+bool MpiTransport::done(Begun& one) {
+  if (!one.received) one.received = locked([&] { return world_->mpi.test(one.incoming); });
+  if (!one.sent) one.sent = locked([&] { return world_->mpi.test(one.outgoing); });
+  return one.received && one.sent;
+}
+
+void MpiTransport::finish(Begun& one) {
   try {
-    const bool done = poll([&] {
-      if (!received) received = locked([&] { return mpi.test(incoming); });
-      if (!sent) sent = locked([&] { return mpi.test(outgoing); });
-      return received && sent;
-    });
-    if (done) return;
-  } catch (const Interrupted&) {
-    withdraw();
+    if (poll([&] { return done(one); })) return;
+  } catch (...) {
+    withdraw(one);
     throw;
   }
-  withdraw();
-  throw no_answer(world_rank(received ? to : from), world_rank(rank_), world_->timeout_s);
+  withdraw(one);
+  throw no_answer(world_rank(one.received ? one.to : one.from), world_rank(rank_), world_->timeout_s);
+}
+
+void MpiTransport::withdraw(Begun& one) {
+  if (!one.received) locked([&] { world_->mpi.cancel(one.incoming); });
+  one.received = true;
+}
+
+void MpiTransport::begin(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) {
+  if (std::max(out_bytes, in_bytes) <= most) {
+    flying_.push_back(begun(out, out_bytes, to, in, in_bytes, from));
+  } else {
+    exchange(out, out_bytes, to, in, in_bytes, from);
+    flying_.push_back({to, from});
+  }
+}
+
+void MpiTransport::finish() {
+  Begun one = flying_.front();
+  flying_.pop_front();
+  finish(one);
+}
+
+bool MpiTransport::nudge() {
+  for (Begun& one : flying_)
+    if (!done(one)) return true;
+  return false;
+}
+
+void MpiTransport::withdraw() {
+  for (Begun& one : flying_) withdraw(one);
+  flying_.clear();
 }
 
 // Making the communicator blocks, which under the lock would keep other threads from ever joining in: there, no. It is
@@ -99,12 +138,12 @@ bool MpiTransport::sum(void* data, std::size_t n, Dtype dtype) {
   if (world_->locks) return false;
   if (!has_own_) {
     barrier(*this);
-    own_ = world_->mpi.group(world_->comm, ranks_, lane_);
+    own_ = world_->mpi.group(world_->comm, ranks_, channel_);
     has_own_ = true;
   }
   auto* at = static_cast<char*>(data);
   while (n > 0) {
-    const std::size_t some = std::min(n, piece / width(dtype));
+    const std::size_t some = std::min(n, most / width(dtype));
     Mpi::Request request = world_->mpi.start_sum(at, static_cast<int>(some), dtype, own_);
     if (!poll([&] { return world_->mpi.test(request); }))
       throw CommError("the MPI library's allreduce among " + std::to_string(size()) + " nodes has not ended within " +
@@ -116,11 +155,14 @@ bool MpiTransport::sum(void* data, std::size_t n, Dtype dtype) {
   return true;
 }
 
-std::unique_ptr<Transport> MpiTransport::subset(const std::vector<int>& ranks, int lane) const {
+// Where the core is another program's, too, giving it away between two polls costs a time slice of that, far more than a message.
+void MpiTransport::has_core() { patience_ = 2000; }
+
+std::unique_ptr<Transport> MpiTransport::subset(const std::vector<int>& ranks, int channel) const {
   std::vector<int> world;
   for (int rank : ranks) world.push_back(world_rank(rank));
   const auto mine = std::find(world.begin(), world.end(), world_rank(rank_)) - world.begin();
-  return std::make_unique<MpiTransport>(world_, std::move(world), static_cast<int>(mine), lane);
+  return std::make_unique<MpiTransport>(world_, std::move(world), static_cast<int>(mine), channel);
 }
 
 std::unique_ptr<Transport> mpi_transport(Mpi& mpi, double timeout_s) {

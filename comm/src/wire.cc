@@ -3,17 +3,18 @@
 #include <algorithm>
 #include <cstring>
 
+#include "pairwise.h"
 #include "wire_rounds.h"
 
 namespace dl {
 
-void wire_allreduce(Transport& transport, const std::vector<WireRule>& table, const Reducer& reducer, void* acc,
-                    std::size_t n, Scratch& scratch) {
+void wire_allreduce(Transport& transport, WireAlgorithm algorithm, const Reducer& reducer, void* acc, std::size_t n,
+                    Scratch& scratch) {
   if (transport.size() == 1 || n == 0) return;
-  const WireAlgorithm algorithm = wire_algorithm(table, n * reducer.acc_width, transport.size());
   if (algorithm == WireAlgorithm::mpi && reducer.op == Op::sum && transport.sum(acc, n, reducer.acc_type)) return;
   if (algorithm == WireAlgorithm::doubling) allreduce_doubling(transport, reducer, acc, n, scratch);
   else if (algorithm == WireAlgorithm::ring) allreduce_ring(transport, reducer, acc, n, scratch);
+  else if (algorithm == WireAlgorithm::pairwise) allreduce_pairwise(transport, reducer, acc, n, scratch);
   else allreduce_halving(transport, reducer, acc, n, scratch);
 }
 
@@ -22,7 +23,8 @@ void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc,
                         Scratch& scratch) {
   const int size = transport.size(), rank = transport.rank();
   const std::size_t bytes = n * reducer.acc_width;
-  char* const arrived = scratch.at_least(bytes);
+  auto* const data = static_cast<char*>(acc);
+  const Reducer& accumulators = dl::reducer(reducer.acc_type, reducer.op, 0);
   int core = 1;
   while (core * 2 <= size) core *= 2;
   if (rank >= core) {
@@ -32,18 +34,19 @@ void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc,
   }
   const bool folds = rank + core < size;
   if (folds) {
+    char* const arrived = scratch.at_least(bytes);
     transport.exchange(nullptr, 0, 0, arrived, bytes, rank + core);
     reducer.combine(acc, arrived, n);
   }
   for (int apart = 1; apart < core; apart *= 2) {
     const int partner = rank ^ apart;
-    transport.exchange(acc, bytes, partner, arrived, bytes, partner);
-    if (partner > rank) {
-      reducer.combine(acc, arrived, n);
-    } else {  // lower rank first, on both sides
-      reducer.combine(arrived, acc, n);
-      std::memcpy(acc, arrived, bytes);
-    }
+    const auto give = [&](std::size_t first, std::size_t, char*) { return data + first; };
+    transport.swap(bytes, partner, scratch, give, [&](std::size_t first, std::size_t some, const char* arrived) {
+      const bool lower = rank < partner;  // lower rank first, on both sides
+      const void* const in[] = {lower ? data + first : arrived, lower ? arrived : data + first};
+      void* const out[] = {data + first};
+      accumulators.reduce(out, 1, 0, in, 2, some / reducer.acc_width, 1.0);
+    });
   }
   if (folds) transport.exchange(acc, bytes, rank + core, nullptr, 0, 0);
 }
@@ -155,6 +158,50 @@ void allreduce_ring(Transport& transport, const Reducer& reducer, void* acc, std
     const int out = rank + 1 - step, in = rank - step;
     transport.exchange(at(out), bytes(out), next, at(in), bytes(in), before);
   }
+}
+
+namespace {
+
+// Accumulators that lie together.
+class Together : public PairwiseData {
+ public:
+  Together(const Transport& transport, const Reducer& reducer, char* acc, std::size_t n)
+      : whole_(dl::reducer(reducer.acc_type, reducer.op, 0)),
+        acc_(acc),
+        n_(n),
+        rank_(static_cast<std::size_t>(transport.rank())),
+        in_(static_cast<std::size_t>(transport.size())),
+        each_(std::min(n, Transport::piece / whole_.width * in_.size())) {}
+
+  std::size_t pieces() const override { return (n_ + each_ - 1) / each_; }
+  std::size_t largest() const override { return each_; }
+  std::size_t width() const override { return whole_.width; }
+  std::size_t open(std::size_t k) override { return std::min(each_, n_ - k * each_); }
+  const char* brought(std::size_t k, std::size_t first, std::size_t, char*) override { return at(k, first); }
+  char* place(std::size_t k, std::size_t first, std::size_t, char*) override { return at(k, first); }
+  const char* combine(std::size_t k, std::size_t first, std::size_t n, const char* const* others, char*) override {
+    std::copy(others, others + in_.size(), in_.begin());
+    in_[rank_] = at(k, first);
+    void* const out[] = {at(k, first)};
+    whole_.reduce(out, 1, 0, in_.data(), static_cast<int>(in_.size()), n, 1.0);
+    return at(k, first);
+  }
+
+ private:
+  char* at(std::size_t k, std::size_t first) const { return acc_ + (k * each_ + first) * whole_.width; }
+
+  const Reducer& whole_;
+  char* acc_;
+  std::size_t n_, rank_;
+  std::vector<const void*> in_;
+  std::size_t each_;
+};
+
+}  // namespace
+
+void allreduce_pairwise(Transport& transport, const Reducer& reducer, void* acc, std::size_t n, Scratch& scratch) {
+  Together data(transport, reducer, static_cast<char*>(acc), n);
+  pairwise(&transport, data, scratch);
 }
 
 }  // namespace dl

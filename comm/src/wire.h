@@ -7,8 +7,9 @@
 //              From where what is left fits into a packet, doubling:           one a instead of two for each such round
 //   ring:      the data cut into n segments; each travels once round the ring
 //              being summed, and once more being shared:                       2 (n-1) a + 2 B (n-1)/n / b
+//   pairwise:  each rank sums a slice and sends it to all (pairwise.h):         2 a + 2 B (n-1)/n / b, in 2 (n-1) messages a piece
 //   mpi:       the MPI library's own allreduce; where it has none for the type or operation, halving
-// The first three give every rank the same bits: where ranks swap all they combine it in rank order, elsewhere a segment
+// All but the last give every rank the same bits: where ranks swap all they combine it in rank order, elsewhere a segment
 // is summed in one place. Of mpi the library's maker says what it does.
 #pragma once
 
@@ -23,15 +24,16 @@
 
 namespace dl {
 
-// n accumulators, by the algorithm that the table names for them. `scratch` is grown to what arrives at once.
-void wire_allreduce(Transport& transport, const std::vector<WireRule>& table, const Reducer& reducer, void* acc,
-                    std::size_t n, Scratch& scratch);
+// n accumulators. `scratch` is grown to what arrives at once.
+void wire_allreduce(Transport& transport, WireAlgorithm algorithm, const Reducer& reducer, void* acc, std::size_t n,
+                    Scratch& scratch);
 
 void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
                         Scratch& scratch);
 void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
                        Scratch& scratch);
 void allreduce_ring(Transport& transport, const Reducer& reducer, void* acc, std::size_t n, Scratch& scratch);
+void allreduce_pairwise(Transport& transport, const Reducer& reducer, void* acc, std::size_t n, Scratch& scratch);
 
 // acc[k] += more[k]; n of them
 using Add = std::function<void(char* acc, const char* more, std::size_t n)>;

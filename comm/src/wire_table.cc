@@ -10,17 +10,20 @@ namespace dl {
 namespace {
 
 constexpr std::size_t long_segment = 128 * 1024;  // takes several times as long to send as the latency of a link
+constexpr std::size_t short_swap = 192 * 1024;
+constexpr int few = 8;  // ranks; among more, pairwise sends many and short messages
 constexpr int largest_factor = 7;
 constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 constexpr std::pair<const char*, WireAlgorithm> names[] = {{"doubling", WireAlgorithm::doubling},
                                                            {"halving", WireAlgorithm::halving},
                                                            {"ring", WireAlgorithm::ring},
+                                                           {"pairwise", WireAlgorithm::pairwise},
                                                            {"mpi", WireAlgorithm::mpi}};
 
 CommError bad(const std::string& rule, const std::string& text) {
   return CommError("DL_COMM_WIRE is '" + text + "': '" + rule + "' is no rule",
                    "it takes rules BYTES:ALGORITHM with rising BYTES, the last with *, as in 65536:doubling,*:ring; "
-                   "the algorithms are doubling, halving, ring and mpi");
+                   "the algorithms are doubling, halving, ring, pairwise and mpi");
 }
 
 WireRule rule_of(const std::string& rule, const std::string& text) {
@@ -62,7 +65,8 @@ std::string shown(const std::vector<WireRule>& table) {
 WireAlgorithm wire_algorithm(const std::vector<WireRule>& table, std::size_t bytes, int ranks) {
   for (const WireRule& rule : table)
     if (bytes <= rule.up_to) return rule.algorithm;
-  if (ranks == 1 || bytes <= packet) return WireAlgorithm::doubling;
+  if (bytes <= (ranks <= 2 ? short_swap : packet)) return WireAlgorithm::doubling;
+  if (ranks <= few) return WireAlgorithm::pairwise;
   if (bytes / static_cast<std::size_t>(ranks) >= long_segment) return WireAlgorithm::ring;
   return prime_factors(ranks).back() <= largest_factor ? WireAlgorithm::halving : WireAlgorithm::ring;
 }

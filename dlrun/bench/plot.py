@@ -11,9 +11,15 @@ from dlrun.errors import DlrunError
 
 # Colours that stay apart for the colour-blind (Okabe and Ito), one per way.
 COLOURS = {
-    "dl_comm": "#0072B2", "dl_comm arena": "#56B4E9", "MPI": "#D55E00", "MPI packed": "#E69F00",
-    "gloo": "#009E73", "horovod": "#CC79A7", "oneCCL": "#F0E442", LIMIT: "#000000",
-}  # fmt: skip
+    "dl_comm": "#0072B2",
+    "dl_comm arena": "#56B4E9",
+    "MPI": "#D55E00",
+    "MPI packed": "#E69F00",
+    "gloo": "#009E73",
+    "horovod": "#CC79A7",
+    "oneCCL": "#F0E442",
+    LIMIT: "#000000",
+}
 
 
 def pyplot() -> Any:

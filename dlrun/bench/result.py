@@ -15,6 +15,7 @@ from dlrun.errors import DlrunError
 
 FORMAT = "dlrun bench 1"
 LIMIT = "memcpy"
+LINK = "link"  # the limit between hosts
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -68,7 +69,7 @@ class Cell:
     @property
     def is_peer(self) -> bool:
         """Whether it is neither dl_comm nor the limit."""
-        return not self.way.startswith("dl_comm") and self.way != LIMIT
+        return not self.way.startswith("dl_comm") and self.way not in (LIMIT, LINK)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Bench:
     cells: tuple[Cell, ...] = ()
 
     def beside(self, cell: Cell) -> list[Cell]:
-        """The cells of the same case and ranks, itself among them: they were timed in turns."""
+        """The cells of the same case and ranks, itself among them: they were timed alternately."""
         return [c for c in self.cells if (c.case, c.ranks) == (cell.case, cell.ranks)]
 
     def best_peer(self, cell: Cell, by: str = "median") -> Cell | None:
@@ -89,8 +90,9 @@ class Bench:
         return min((c for c in self.beside(cell) if c.is_peer), key=lambda c: c.time(by), default=None)
 
     def limit(self, cell: Cell) -> Cell | None:
-        """The memcpy of the same case and ranks; None where it was not measured."""
-        return next((c for c in self.beside(cell) if c.way == LIMIT), None)
+        """The link's limit of the same case and ranks, else the memcpy; None where neither was measured."""
+        limits = {c.way: c for c in self.beside(cell)}
+        return limits.get(LINK) or limits.get(LIMIT)
 
     def wrong(self) -> list[Cell]:
         """The cells whose numbers were not the exact answer."""
@@ -127,30 +129,18 @@ def from_json(value: Any, source: str) -> Bench:
     return Bench(value["dtype"], value["machine"], value["absent"], cells)
 
 
-HEAD = ("case", "way", "best", "median", "p95", "bus GB/s", "vs best peer", "vs memcpy", "numbers")
+HEAD = ("case", "way", "best", "median", "p95", "bus GB/s", "vs best peer", "vs limit", "numbers")
 
 
 def row(bench: Bench, cell: Cell, by: str) -> tuple[str, ...]:
-    """One line of the table. Above 1 x the best peer is faster than it; 1 x memcpy is the limit, above is slower."""
+    """One line of the table. Above 1 x the best peer is faster than it; 1 x is the limit, above is slower."""
     peer, limit = bench.best_peer(cell, by), bench.limit(cell)
-    to_peer = "" if peer is None or cell.way == LIMIT else f"{significant(peer.time(by) / cell.time(by))} x"
+    bound = cell.way in (LIMIT, LINK)
+    to_peer = "" if peer is None or bound else f"{significant(peer.time(by) / cell.time(by))} x"
     to_limit = "" if limit is None else f"{significant(cell.time(by) / limit.time(by))} x"
-    numbers = "" if cell.way == LIMIT else "exact" if not cell.wrong else f"{cell.wrong} WRONG"
+    numbers = "" if bound else "exact" if not cell.wrong else f"{cell.wrong} WRONG"
     times = (seconds_as_text(cell.best), seconds_as_text(cell.median), seconds_as_text(cell.p95))
     return (cell.case, cell.way, *times, significant(cell.bus_bandwidth / 1e9), to_peer, to_limit, numbers)
-
-
-def tables(bench: Bench, by: str = "median") -> str:
-    """One table per number of ranks: every way of every case. Ratios are of the medians, or of the best samples."""
-    parts = []
-    for ranks in dict.fromkeys(c.ranks for c in bench.cells):
-        rows, last = [], ""
-        for cell in (c for c in bench.cells if c.ranks == ranks):
-            case, *rest = row(bench, cell, by)
-            rows.append((case if case != last else "", *rest))
-            last = case
-        parts.append(f"{ranks} ranks, {bench.dtype}, ratios by {by}\n{aligned(HEAD, rows, left=2)}")
-    return "\n\n".join(parts)
 
 
 def summary(bench: Bench, by: str = "median") -> str:
@@ -166,5 +156,5 @@ def summary(bench: Bench, by: str = "median") -> str:
             line.append(f"{significant(peer.time(by) / ours.time(by))} x" if ours and peer else "")
             line.append(f"{significant(ours.time(by) / limit.time(by))} x" if ours and limit else "")
         rows.append(line)
-    head = ("ranks", "case", "best peer", "private", "faster", "memcpy", "arena", "faster", "memcpy")
+    head = ("ranks", "case", "best peer", "private", "faster", "limit", "arena", "faster", "limit")
     return aligned(head, rows, left=3)

@@ -21,13 +21,21 @@ def significant(value: float) -> str:
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
+class Columns:
+    """Columns of text of some widths: the first `left` of them lean left, the others right; two blanks between."""
+
+    def __init__(self, head: Sequence[str], widths: Sequence[int], left: int = 1) -> None:
+        self.widths, self.left = widths, left
+        self.head = "\n".join([self.line(head), "  ".join("-" * w for w in widths)])
+
+    def line(self, cells: Sequence[str]) -> str:
+        """Return one row; a cell that is wider than its column moves what follows."""
+        places = enumerate(zip(cells, self.widths, strict=True))
+        return "  ".join(t.ljust(w) if i < self.left else t.rjust(w) for i, (t, w) in places).rstrip()
+
+
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Rows of text under their heads; the first `left` columns lean left, the others right; two blanks between."""
-    lines = [list(head), *(list(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-
-    def one(line: Sequence[str]) -> str:
-        cells = [t.ljust(w) if i < left else t.rjust(w) for i, (t, w) in enumerate(zip(line, widths, strict=True))]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join([one(head), "  ".join("-" * w for w in widths), *(one(row) for row in rows)])
+    """Rows of text under their heads, in columns that are as wide as what they hold."""
+    widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
+    columns = Columns(head, widths, left)
+    return "\n".join([columns.head, *map(columns.line, rows)])

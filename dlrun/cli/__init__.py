@@ -18,7 +18,21 @@ from dlrun import __version__
 from dlrun.errors import DlrunError
 
 # In the order in which a user meets them; `dlrun --help` lists them so.
-VERBS = ("demo", "port", "verify", "launch", "logs", "bench", "tune", "scale", "timeline", "doctor")
+VERBS = (
+    "demo",
+    "port",
+    "verify",
+    "launch",
+    "logs",
+    "bench",
+    "tune",
+    "scale",
+    "estimate",
+    "timeline",
+    "doctor",
+    "config",
+    "completion",
+)
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of writing, which name no file

@@ -16,17 +16,33 @@ class WithDefaults(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Parse ``args``, with the defaults that the files hold."""
-        from dlrun.launch.config import defaults, files
+        from dlrun.launch.config import defaults, env_file, files
 
         found: dict[str, Any] = {}
         for path in files(os.environ, Path()):
-            here = defaults(path, {p.name: _kind(p) for p in self.params if isinstance(p, click.Option) and p.name})
+            here = defaults(path, kinds(self))
             env = {text.partition("=")[0]: text for text in (*found.get("env", ()), *here.get("env", ()))}
             found |= {**here, "env": list(env.values())}
-        context = super().make_context(info_name, self._from_ddlrun(args), parent, default_map=found, **extra)
-        if context.get_parameter_source("env") == click.core.ParameterSource.COMMANDLINE:
-            context.params["env"] = (*found.get("env", ()), *context.params["env"])
+        ours = self._from_ddlrun(self._from_others(args))
+        context = super().make_context(info_name, ours, parent, default_map=found, **extra)
+        said = context.get_parameter_source("env") == click.core.ParameterSource.COMMANDLINE
+        given = context.params.get("env", ()) if said else ()
+        file = context.params.get("env_file")
+        context.params["env"] = (*found.get("env", ()), *(env_file(file) if file else ()), *given)
         return context
+
+    def _from_others(self, args: list[str]) -> list[str]:
+        """Return ``args`` with the options of other launchers in dlrun's words."""
+        from dlrun.launch import look_here
+        from dlrun.launch.other_launchers import translate
+
+        options = [p for p in self.params if isinstance(p, click.Option) and not p.is_flag]
+        valued = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+        here = look_here()
+        words, notes = translate(args, valued, here.gpus, here.cores)
+        for note in notes:
+            click.echo(f"dlrun: {note}", err=True)
+        return words
 
     def _from_ddlrun(self, args: list[str]) -> list[str]:
         """Return ``args`` with what follows ``--ddlrun`` in dlrun's words; a script's own --ddlrun stays."""
@@ -43,6 +59,11 @@ class WithDefaults(click.Command):
         for note in notes:
             click.echo(f"dlrun: {note}", err=True)
         return [*args[:at], *words]
+
+
+def kinds(command: click.Command) -> dict[str, str]:
+    """Return what each option of the command takes, in the words of ``dlrun.launch.config``."""
+    return {p.name: _kind(p) for p in command.params if isinstance(p, click.Option) and p.name}
 
 
 def _kind(option: click.Option) -> str:

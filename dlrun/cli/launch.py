@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from dlrun.cli.defaults import WithDefaults, from_files
+from dlrun.cli.dry_run import backend_of, print_command, write_job
 from dlrun.cli.paths import NewFile
 from dlrun.cli.values import shown, variable, words
 
 if TYPE_CHECKING:
-    from dlrun.launch.job import Job
-    from dlrun.launch.plan import LaunchPlan
+    from dlrun.launch.plan import Host, LaunchPlan
     from dlrun.launch.result import Result
+
+
+_DAY_S = 86400
 
 
 @click.command(cls=WithDefaults, context_settings={"allow_interspersed_args": False})
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--mps",
     is_flag=True,
-    help="The same, and they run on a GPU at once, by NVIDIA's multi-process service, and not in turns.",
+    help="The same, and they run on a GPU at once, by NVIDIA's multi-process service, and not in time slices.",
 )
 @click.option("--bind/--no-bind", default=True, help="Give each rank cores of its own (the default), or bind none.")
 @click.option(
@@ -45,8 +51,15 @@ if TYPE_CHECKING:
 @click.option("--mpiexec", default="", metavar="PROGRAM", help="Use this launcher program.")
 @click.option("--native", default="", metavar="WORDS", help="More words for the launcher itself, as '--mpi=pmix'.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable on every rank.")
+@click.option(
+    "--env-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Set the variables of its NAME=VALUE lines; --env comes before them.",
+)
 @click.option("--show", default="0", show_default=True, metavar="RANKS", help="Whose output is shown: 0,7 or all.")
-@click.option("--log-dir", default="", metavar="FOLDER", help="Where the logs go; dlrun-runs/<time> unless said.")
+@click.option("--tee", type=NewFile(), metavar="FILE", help="Write what is shown to FILE, too.")
+@click.option("--log-dir", default="", metavar="FOLDER", help="Each run has a folder here; in dlrun-runs unless said.")
 @click.option("--tuned/--no-tuned", default=True, help="Use the settings that dlrun tune found, where they fit.")
 @click.option("--timeline", type=NewFile(), metavar="FILE", help="Record what every rank does; the trace goes to FILE.")
 @click.option("--timeline-steps", metavar="A:B", help="Record only from step A up to step B.")
@@ -60,10 +73,15 @@ if TYPE_CHECKING:
     type=click.Choice(["report", "abort"]),
     default="report",
     show_default=True,
-    help="Tell of a standstill only, or end the job, too.",
+    help="Tell of a stall only, or end the job, too.",
 )
 @click.option(
     "--max-restarts", type=click.IntRange(0), default=0, help="When a rank fails start again, up to so many times."
+)
+@click.option(
+    "--min-ranks",
+    type=click.IntRange(1),
+    help="With --max-restarts: when a host is lost, go on with what the others take, so many or more (-n 4:8).",
 )
 @click.option("--resume", default="", metavar="ARGS", help="Add these when starting again, as '--resume last.pt'.")
 @click.option(
@@ -72,6 +90,12 @@ if TYPE_CHECKING:
     default=20,
     show_default=True,
     help="Seconds after which a node that does not answer is gone.",
+)
+@click.option(
+    "--debug",
+    type=click.IntRange(0),
+    metavar="RANK",
+    help="breakpoint() and pdb work on this rank: it has the terminal, the others wait, no time limit ends them.",
 )
 @click.option("--torchrun", is_flag=True, help="Set what torchrun sets, for a script of torch.distributed.")
 @click.option("--check", is_flag=True, help="First average known numbers over these very ranks, and compare.")
@@ -88,11 +112,26 @@ if TYPE_CHECKING:
 @click.option("--volume", default="", help="For --job --as kubernetes: the claim on a volume that all pods can write.")
 @click.option("--ddlrun", is_flag=True, expose_value=False, help="What follows are the options of IBM's ddlrun.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
-@click.argument("script")
+@click.argument("script", shell_complete=lambda context, parameter, text: [CompletionItem(text, type="file")])
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def command(check: bool, dry_run: bool, explain: bool, as_: str, job: Path | None, time_: str, account: str,
-            queue: str, image: str, volume: str, max_restarts: int, resume: str, timeline: Path | None,
-            timeline_steps: str | None, **options: Any) -> None:  # fmt: skip
+def command(
+    check: bool,
+    dry_run: bool,
+    explain: bool,
+    as_: str,
+    job: Path | None,
+    time_: str,
+    account: str,
+    queue: str,
+    image: str,
+    volume: str,
+    max_restarts: int,
+    resume: str,
+    min_ranks: int | None,
+    timeline: Path | None,
+    timeline_steps: str | None,
+    **options: Any,
+) -> None:
     """Run a script on many ranks, under the launcher that is here.
 
     Rank 0's output is shown as it comes; every rank's is in the run directory. A rank that fails ends the job, and
@@ -103,122 +142,103 @@ def command(check: bool, dry_run: bool, explain: bool, as_: str, job: Path | Non
       dlrun launch -n 64 --dry-run train_dist.py
       dlrun launch -n 64 --ppn 8 --as slurm --job train.sh train_dist.py
     """
-    from dlrun.launch import launch, launch_again
+    from dlrun.launch import new_run_dir
 
+    context = click.get_current_context()
+    told, origins = from_files(context, options["env"])
+    if not job and context.get_parameter_source("as_") == click.core.ParameterSource.DEFAULT_MAP:
+        as_ = ""  # the site's batch system, for --job
     if as_ and options["backend"] == "auto" and not job:
-        options["backend"] = _backend(as_)
-    told, origins = from_files(click.get_current_context(), options["env"])
+        options["backend"] = backend_of(as_)
     options["env"] = (*options["env"], *_recording(timeline, timeline_steps))
-    plan = _plan(**options, origins=origins)
+    plan = plan_of(**options, origins=origins)
     again = words("--resume", resume)
     if job:
         from dlrun.launch.job import Job
 
-        _write_job(plan, job, Job(as_ or "slurm", time_, account, queue, image, volume))
+        write_job(plan, job, Job(as_ or "slurm", time_, account, queue, image, volume))
     elif dry_run or explain or as_:
-        _print(plan, told, explain or bool(as_), elsewhere=bool(as_))
+        print_command(plan, told, explain or bool(as_), elsewhere=bool(as_))
     else:
-
-        def note(text: str) -> None:
-            click.echo(f"dlrun: {text}", err=True)
-
         if told:
-            note(told)
+            _note(told)
+        plan = replace(plan, run_dir=new_run_dir(plan))
         if check:
             from dlrun.launch.check import check as average
 
-            note(average(plan))
-        result = launch_again(plan, max_restarts, again, note) if max_restarts > 0 else launch(plan, None, note)
+            _note(average(plan))
+        named = partial(_hosts, options["hosts"], options["hostfile"])
+        result = _run(plan, max_restarts, again, min_ranks, named)
         _report(result)
         if timeline:
             _show_timeline(result, timeline)
         sys.exit(result.returncode)
 
 
-def _plan(script: str, args: tuple[str, ...], hosts: str, hostfile: str, env: tuple[str, ...], show: str,
-          log_dir: str, native: str, **options: Any) -> LaunchPlan:  # fmt: skip
+def _run(
+    plan: LaunchPlan,
+    restarts: int,
+    again: tuple[str, ...],
+    least: int | None,
+    hosts: Callable[[], tuple[Host, ...]],
+) -> Result:
+    """Run the plan, and again where it fails, so often."""
+    from dlrun.launch import launch, launch_again
+
+    if plan.tee:
+        Path(plan.tee).write_bytes(b"")
+    if restarts:
+        return launch_again(plan, restarts, again, _note, least, hosts)
+    return launch(plan, None, _note)
+
+
+def _note(text: str) -> None:
+    click.echo(f"dlrun: {text}", err=True)
+
+
+def plan_of(
+    script: str,
+    args: tuple[str, ...],
+    hosts: str,
+    hostfile: str,
+    env: tuple[str, ...],
+    show: str,
+    log_dir: str,
+    native: str,
+    debug: int | None,
+    tee: Path | None,
+    env_file: Path | None,  # its variables are among ``env``
+    **options: Any,
+) -> LaunchPlan:
     """Return the plan that the options spell."""
     from dlrun.errors import DlrunError
     from dlrun.launch import LaunchPlan
-    from dlrun.launch.hosts import hostfile as read
-    from dlrun.launch.hosts import hosts as parse
     from dlrun.launch.plan import program
 
+    if debug is not None:
+        options["stall_timeout"] = float("inf")
+        env = (f"DL_COMM_TIMEOUT_S={_DAY_S}", *env)
     if hosts and hostfile:
         raise DlrunError("--hosts and --hostfile are both given", "give one of them")
     return LaunchPlan(
         program(script, *args, module=options["module"]),
-        hosts=read(hostfile) if hostfile else parse(hosts),
+        hosts=_hosts(hosts, hostfile),
         env=tuple(variable(text) for text in env),
-        show=shown(show),
-        run_dir=log_dir,
+        show=shown(show) if debug is None else (debug,),
+        log_dir=log_dir or "dlrun-runs",
+        tee=str(tee) if tee else "",
         native=words("--native", native),
+        input=0 if debug is None else debug,
         **options,
     )
 
 
-def _backend(system: str) -> str:
-    """Return the launcher that a batch system comes with."""
-    from dlrun.errors import DlrunError
+def _hosts(hosts: str, hostfile: str) -> tuple[Host, ...]:
+    """Return the hosts that are named, in the file as it is now."""
+    from dlrun.launch.hosts import hostfile as read
+    from dlrun.launch.hosts import hosts as parse
 
-    backends = {"slurm": "srun", "pbs": "pals", "alps": "aprun", "cobalt": "aprun", "lsf": "jsrun", "flux": "flux"}
-    if system == "kubernetes":
-        raise DlrunError("--as kubernetes: there is no command to show, a job is a file", "write it: --job FILE")
-    if system not in backends:
-        raise DlrunError(f"--as {system}: no batch system of this name", f"known are {', '.join(backends)}")
-    return backends[system]
-
-
-def _print(plan: LaunchPlan, told: str, why: bool, elsewhere: bool) -> None:
-    """Print the command that would be run; ``why`` adds the reasons, ``elsewhere`` is a system that is not this one."""
-    from dlrun.launch import look_here, prepare
-
-    if told:
-        click.echo(f"dlrun: {told}", err=True)
-    settled, line = prepare(plan)
-    assert settled.launcher
-    found = f"{settled.launcher.backend} {settled.launcher.version}".strip()
-    reason = f": {settled.launcher.why}" if settled.launcher.why and not settled.missing else ""
-    click.echo(f"dlrun: {found}{reason}", err=True)
-    for note in settled.notes:
-        if not (elsewhere and note == settled.missing):
-            click.echo(f"dlrun: {note}", err=True)
-    if settled.missing and not elsewhere:
-        click.echo(f"  {settled.hint}", err=True)
-    click.echo(str(line))
-    if why:
-        from dlrun.launch.explain import explain
-
-        click.echo("\n" + explain(settled, line, look_here()))
-
-
-def _write_job(plan: LaunchPlan, file: Path, job: Job) -> None:
-    """Write a batch script that runs this very launch."""
-    from dlrun.errors import DlrunError
-    from dlrun.launch.job import SUBMIT, script
-
-    if file.exists() and file.resolve() == Path(plan.program[0]).resolve():
-        raise DlrunError(f"--job {file} is the script that the job is to run", "name another file for the batch script")
-    text = script(plan, job, [*_said(click.get_current_context()), *plan.program])
-    file.write_text(text, encoding="utf-8", errors="surrogateescape")  # the words' very bytes, in any locale
-    click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[job.system]} {shlex.quote(str(file))}", err=True)
-
-
-def _said(context: click.Context) -> list[str]:
-    """Return the options of this command line as words, without those that are about the batch script itself."""
-    about = ("job", "as_", "time_", "account", "queue", "image", "volume", "dry_run", "explain")
-    said = []
-    for option in context.command.params:
-        name = option.name or ""
-        source = context.get_parameter_source(name)
-        if not isinstance(option, click.Option) or name in about or source != click.core.ParameterSource.COMMANDLINE:
-            continue
-        value = context.params[name]
-        if option.is_flag:
-            said.append(option.opts[0] if value else option.secondary_opts[0])
-        else:
-            said += [w for each in (value if option.multiple else [value]) for w in (option.opts[0], str(each))]
-    return said
+    return read(hostfile) if hostfile else parse(hosts)
 
 
 def _recording(timeline: Path | None, steps: str | None) -> tuple[str, ...]:

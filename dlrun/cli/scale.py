@@ -67,10 +67,21 @@ from dlrun.cli.values import counts, finite, pattern
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(
-    script: str, args: tuple[str, ...], ranks: tuple[int, ...], divided: tuple[str, ...], repeats: int,
-    target: float | None, rate: str | None, accuracy: str | None, loss: str | None, backend: str,
-    per_node: int | None, out: Path, as_json: bool, module: bool,
-) -> None:  # fmt: skip
+    script: str,
+    args: tuple[str, ...],
+    ranks: tuple[int, ...],
+    divided: tuple[str, ...],
+    repeats: int,
+    target: float | None,
+    rate: str | None,
+    accuracy: str | None,
+    loss: str | None,
+    backend: str,
+    per_node: int | None,
+    out: Path,
+    as_json: bool,
+    module: bool,
+) -> None:
     """Run a script on 1, 2 and 4 ranks, and say how it scales.
 
     Rates, efficiency, time to accuracy, and what to expect of more nodes. The script prints its rate over all ranks,
@@ -99,7 +110,7 @@ def command(
     experiment = Experiment(plan, ranks, repeats, tuple(_pair(text) for text in divided), patterns)
     out.mkdir(parents=True, exist_ok=True)
     with Progress(len(experiment.todo())) as progress:
-        runs = run_all(experiment, progress.at)
+        runs, failed = run_all(experiment, progress.at)
     study = Study(script, cores, threads, tuple(runs))
     target = common_target(study) if target is None else target
     result = to_json(study, target)
@@ -112,12 +123,15 @@ def command(
     if study.unit != "samples/s":
         click.echo(f"dlrun: the script prints no samples/s: its rates are {study.unit}, evaluation included", err=True)
     if len(runs) < len(experiment.modes) * len(ranks) * repeats:
-        click.echo("interrupted: the tables hold the runs that were done", err=True)
+        why = "a run failed" if failed else "interrupted"
+        click.echo(f"{why}: the tables hold the runs that were done", err=True)
     if missing:
         DlrunError(missing).show()
     if wrote := dict.fromkeys(run.files for run in runs if run.files):
         click.echo(f"what the runs themselves wrote is in {', '.join(wrote)}", err=True)
     click.echo(f"wrote {out / 'scale.json'}, " + ", ".join(str(path) for path in written), err=True)
+    if failed:
+        raise failed
 
 
 def _pair(text: str) -> tuple[str, str]:

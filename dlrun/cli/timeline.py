@@ -40,8 +40,9 @@ def show(source: Path, out: Path | None, steps: str | None) -> None:
         there = sorted(set().union(*(track.steps() for track in tracks)))
         tracks = [between(track, first, last) for track in tracks]
         if there and not any(track.steps() for track in tracks):
-            raise DlrunError(f"--steps {steps}: no such step was recorded",
-                             f"{source} holds steps {there[0]} to {there[-1]}")  # fmt: skip
+            raise DlrunError(
+                f"--steps {steps}: no such step was recorded", f"{source} holds steps {there[0]} to {there[-1]}"
+            )
     if out:
         out.write_text(json.dumps(to_chrome(tracks)) + "\n")
     click.echo(summary(tracks))

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 @click.option(
     "--journal", type=NewFile(), help="Keep the trials here, as JSON lines: the same command goes on from them."
 )
-@click.option("--validate", is_flag=True, help="Set the profile that fits against the default, in turns.")
+@click.option("--validate", is_flag=True, help="Set the profile that fits against the default, alternately.")
 @click.option("--profile/--no-profile", default=True, help="Write what is a gain as a profile for dlrun launch.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
 @click.argument("script", metavar="[SCRIPT [ARGS]...]", nargs=-1, type=click.UNPROCESSED)
@@ -101,8 +101,9 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     if module and not script:
         raise click.UsageError("-m needs a SCRIPT")
     words = program(*(script or (str(PROGRAMS / "allreduce.py"),)), module=module)
-    plan = LaunchPlan(words, ranks, module, options["backend"], per_node=options["per_node"], tuned=False,
-                      apart=bool(script))  # fmt: skip
+    plan = LaunchPlan(
+        words, ranks, module, options["backend"], per_node=options["per_node"], tuned=False, apart=bool(script)
+    )
     settled, _ = prepare(plan)
     prints = bool(options["metric"] or options["params"])  # then the script's own words are compared, not its steps
     goal = Goal(_seconds(budget), prints and not options["minimize"])

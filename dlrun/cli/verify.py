@@ -32,8 +32,9 @@ class NotJudgedError(DlrunError):
 @click.option("--steps", default=6, show_default=True, help="Optimizer steps per run.")
 @click.option("--seed", type=int, help="Seed what the script does not seed itself.")
 @click.option("--stall", default=120.0, show_default=True, help="Seconds without progress that count as a hang.")
+@click.option("--budget", default=60.0, show_default=True, help="Seconds for going on to the end of the script.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
-@click.option("--html", type=NewFile(), metavar="FILE", help="Write a page: the checks, and where the runs part.")
+@click.option("--html", type=NewFile(), metavar="FILE", help="Write a page: the checks, and where the runs diverge.")
 @click.option("--keep", type=NewFolder(), metavar="FOLDER", help="Keep the traces of the runs here.")
 def command(
     serial: Path,
@@ -43,6 +44,7 @@ def command(
     steps: int,
     seed: int | None,
     stall: float,
+    budget: float,
     as_json: bool,
     html: Path | None,
     keep: Path | None,
@@ -57,14 +59,15 @@ def command(
       dlrun verify train.py train_dist.py
       dlrun verify train.py train_dist.py -n 4 -- --batch-size 32
 
-    Exit code 0 means proved, 1 not proved, 2 that nothing was judged: the serial script fails by itself, say.
+    Exit code 0 means proved, 1 not proved, 2 that nothing was judged: the serial script fails by itself, say; 3 proved
+    as far as it ran: what shows, saves or decides and was not reached is listed.
     """
     from dlrun.verify import Job
 
     if port is None:
         made = serial.with_name(f"{serial.stem}_dist.py")
         raise click.UsageError(f"which port? dlrun port {serial} writes one: dlrun verify {serial} {made}")
-    raise SystemExit(prove(Job(serial, port, args, ranks, steps, seed, stall), as_json, html, keep))
+    raise SystemExit(prove(Job(serial, port, args, ranks, steps, seed, stall, budget), as_json, html, keep))
 
 
 def prove(job: Job, as_json: bool = False, html: Path | None = None, keep: Path | None = None) -> int:
@@ -123,4 +126,4 @@ def prove(job: Job, as_json: bool = False, html: Path | None = None, keep: Path 
         from dlrun.verify.page import page
 
         html.write_text(page(job, verdict, runs), encoding="utf-8", errors="replace")
-    return 0 if verdict.proved else 1
+    return verdict.exit_code

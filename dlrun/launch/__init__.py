@@ -1,6 +1,6 @@
 """Start a program on many ranks, under whatever launcher the site has, and behave the same under all of them.
 
-``site`` looks around, ``settle`` decides, ``backends`` speak the launchers' dialects, ``process`` acts::
+``site`` looks around, ``resolve`` decides, ``backends`` speak the launchers' dialects, ``process`` acts::
 
     result = launch(LaunchPlan(("train_dist.py", "--epochs", "2"), ranks=2))
     result.returncode, result.run_dir, result.failure
@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +28,7 @@ from dlrun.launch.commands import command, spec
 from dlrun.launch.mps import served
 from dlrun.launch.plan import Command, Host, LaunchPlan
 from dlrun.launch.profile import with_profile
-from dlrun.launch.settle import settle as _settle
+from dlrun.launch.resolve import resolve as _resolve
 from dlrun.launch.site import Site, look
 
 if TYPE_CHECKING:
@@ -34,9 +37,22 @@ if TYPE_CHECKING:
 __all__ = ["Command", "Host", "LaunchPlan", "launch", "launch_again", "look_here", "prepare"]
 
 
-# What a run leaves in its folder besides its spec file.
-_OF_A_RUN = ("stop", "listens", "failure.json", "rank-*.failure.json", "ranks.json", "launcher.log", "rank-*.log",
-             "rank-*.stack", "rank-*.call", "timeline-*.ring", "timeline-*.names")  # fmt: skip
+# What a run leaves in its folder.
+_OF_A_RUN = (
+    "stop",
+    "listens",
+    "failure.json",
+    "rank-*.failure.json",
+    "ranks.json",
+    "launcher.log",
+    "rank-*.log",
+    "rank-*.times",
+    "rank-*.stack",
+    "rank-*.call",
+    "timeline-*.ring",
+    "timeline-*.names",
+    "spec.json",
+)
 
 
 def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
@@ -45,7 +61,7 @@ def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
     Raises :class:`DlrunError` where the plan cannot be carried out, and names the option.
     """
     site = look(os.environ)
-    settled = _settle(replace(plan, run_dir=plan.run_dir or _new_run_dir(Path(plan.cwd))), site)
+    settled = _resolve(replace(plan, run_dir=plan.run_dir or new_run_dir(plan)), site)
     settled = with_profile(settled, site.env) if settled.tuned else settled
     return settled, command(settled, site)
 
@@ -90,7 +106,7 @@ def _run(
 
     run_dir = Path(settled.cwd, settled.run_dir)
     run = Run(settled, on_line, on_note)
-    details = spec(settled, look(os.environ), run.home.addresses, run.home.token)
+    details = spec(settled, look(os.environ), run.server.addresses, run.server.token)
     details["env"] |= variables
     file = Path(settled.cwd, settled.spec_file)
     try:
@@ -100,41 +116,116 @@ def _run(
                 left.unlink(missing_ok=True)
         apart = Apart(settled.cwd, run_dir) if settled.apart else None
         details["apart"] = str(apart.place) if apart else ""
-        file.touch(0o600)
-        file.write_text(json.dumps(details, indent=1))
+        _write_new(file, json.dumps(details, indent=1))
+        _link_latest(settled)
     except OSError as error:
-        run.home.close()
+        run.server.close()
         why = f"cannot make the run directory {run_dir}: {error.strerror}"
         raise DlrunError(why, "start where you may write; of dlrun launch, --log-dir names another") from error
-    if not apart:
-        return run.run(line, os.environ)
-    with apart:
-        result = run.run(line, os.environ)
-        apart.failed = result.returncode != 0 and not result.interrupted
+    try:
+        with apart or nullcontext():
+            result = run.run(line, os.environ)
+            if apart:
+                apart.failed = result.returncode != 0 and not result.interrupted
+    finally:
+        for left in run_dir.glob(".saving-*"):  # of a rank that was ended while it saved
+            shutil.rmtree(left, ignore_errors=True)
     return result
 
 
-def launch_again(plan: LaunchPlan, restarts: int, resume: tuple[str, ...], on_note: Callable[[str], None]) -> Result:
+def launch_again(
+    plan: LaunchPlan,
+    restarts: int,
+    resume: tuple[str, ...],
+    on_note: Callable[[str], None],
+    least: int | None = None,
+    hosts: Callable[[], tuple[Host, ...]] = tuple,
+) -> Result:
     """Run ``plan``, and up to ``restarts`` times again where a rank failed, each time with the words ``resume`` added.
+
+    Where a host was lost, the next attempt does without it, with as many ranks as the others take, ``least`` or more.
+    ``hosts`` reads the hosts anew before each attempt; one that was lost is back once they are not the same as then.
 
     Each attempt has a run directory of its own, ``attempt-1`` and so on, inside the job's, and its number in
     ``DLRUN_ATTEMPT``. A job that was told to end is not started again.
     """
-    run_dir = plan.run_dir or _new_run_dir(Path(plan.cwd))
+    run_dir = plan.run_dir or new_run_dir(plan)
+    left = _Left(plan, least)
     for attempt in range(1, restarts + 2):
         program = plan.program + (resume if attempt > 1 else ())
         env = (*plan.env, ("DLRUN_ATTEMPT", str(attempt)))
         here = f"{run_dir}/attempt-{attempt}"
-        result = launch(replace(plan, program=program, run_dir=here, env=env), on_note=on_note)
+        ranks, where = left.plan(hosts() or plan.hosts) if least else (plan.ranks, plan.hosts)
+        result = launch(
+            replace(plan, program=program, run_dir=here, env=env, ranks=ranks, hosts=where), on_note=on_note
+        )
         if result.failure is None or attempt > restarts:
             break
         on_note(str(result.failure))
+        if least and result.failure.lost:
+            left.without(result.failure.host)
         on_note(f"attempt {attempt + 1} of {restarts + 1}")
     return result
 
 
-def _new_run_dir(cwd: Path) -> str:
-    """Return the name of a run directory that is not there yet, as seen from the job's folder ``cwd``."""
-    stamp = f"dlrun-runs/{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+class _Left:
+    """The hosts that are left to a job of at most ``plan.ranks`` ranks, and at least ``least``."""
+
+    def __init__(self, plan: LaunchPlan, least: int | None) -> None:
+        self.most, self.least, self.per_node = plan.ranks or 1, least or 1, plan.per_node
+        self.even = -(-self.most // max(len(plan.hosts), 1))
+        self.named: tuple[Host, ...] = ()
+        self.lost: set[str] = set()
+
+    def without(self, host: str) -> None:
+        """Note that a host was lost, by the name that it has for itself."""
+        self.lost |= {host, host.partition(".")[0]}
+
+    def plan(self, named: tuple[Host, ...]) -> tuple[int, tuple[Host, ...]]:
+        """Return how many ranks there can be, and on which of these hosts."""
+        if named != self.named:
+            self.named, self.lost = named, set()
+        hosts = tuple(host for host in named if not {host.name, host.name.partition(".")[0]} & self.lost)
+        places = sum(host.slots or self.per_node or self.even for host in hosts) if named else self.most
+        if places < self.least:
+            raise DlrunError(
+                f"the hosts that are left take {places} ranks, and the job needs {self.least}",
+                "name others, or give -n fewer, as 2:8",
+            )
+        return min(self.most, places), hosts
+
+
+def new_run_dir(plan: LaunchPlan) -> str:
+    """Return the name of a run directory below ``plan.log_dir`` that is not there yet, as seen from the job's folder.
+
+    It holds the host and the process: other jobs may begin in this second, and see the same folder.
+    """
+    host = socket.gethostname().partition(".")[0]
+    stamp = f"{plan.log_dir}/{time.strftime('%Y%m%d-%H%M%S')}-{host}-{os.getpid()}"
     names = [stamp, *(f"{stamp}-{i}" for i in range(2, 1000))]
-    return next(name for name in names if not (cwd / name).exists())
+    return next(name for name in names if not Path(plan.cwd, name).exists())
+
+
+def _write_new(file: Path, text: str) -> None:
+    """Write a file that was not there, and no link, for this user alone: what it holds lets others into the job.
+
+    Raises ``FileExistsError`` where somebody has just put one there.
+    """
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as new:
+        new.write(text)
+
+
+def _link_latest(plan: LaunchPlan) -> None:
+    """Have ``latest`` beside a run directory of our own lead to it."""
+    runs = Path(plan.cwd, plan.log_dir).absolute()
+    own = Path(plan.cwd, plan.run_dir).absolute()
+    if not own.is_relative_to(runs) or own == runs:
+        return
+    name = own.relative_to(runs).parts[0]
+    with suppress(OSError):  # of a folder that holds something else by that name, or of a file system without links
+        new = runs / f".latest-{name}"
+        new.symlink_to(name)
+        try:
+            new.replace(runs / "latest")
+        finally:
+            new.unlink(missing_ok=True)

@@ -30,9 +30,16 @@ def check(plan: LaunchPlan) -> str:
             others.append(line)
 
     assert settled.ranks
-    probe = replace(plan, program=(str(_PROGRAM),), module=False, ranks=settled.ranks,
-                    show=tuple(range(settled.ranks)), run_dir=f"{settled.run_dir}/check", stall_timeout=60.0,
-                    on_stall="abort")  # fmt: skip
+    probe = replace(
+        plan,
+        program=(str(_PROGRAM),),
+        module=False,
+        ranks=settled.ranks,
+        show=tuple(range(settled.ranks)),
+        run_dir=f"{settled.run_dir}/check",
+        stall_timeout=60.0,
+        on_stall="abort",
+    )
     result = launch(probe, on_line=hear)
     if result.interrupted:
         raise KeyboardInterrupt
@@ -48,13 +55,19 @@ def verdict(answers: Sequence[Mapping[str, Any]], seconds: float) -> str:
         if not answer:
             raise DlrunError(f"the check failed: rank {rank} gave no answer")
         if answer["size"] != len(answers):
-            raise DlrunError(f"asked {len(answers)} ranks, and rank {rank}'s MPI library sees {answer['size']}",
-                             "its launcher and its library are of two kinds: dlrun doctor shows them")  # fmt: skip
+            raise DlrunError(
+                f"asked {len(answers)} ranks, and rank {rank}'s MPI library sees {answer['size']}",
+                "its launcher and its library are of two kinds: dlrun doctor shows them",
+            )
         if answer["wrong"]:
-            raise DlrunError(f"the check failed: rank {rank} got wrong averages: {answer['wrong'][0]}",
-                             "compare with another launcher (--backend) or MPI (DL_COMM_MPI_LIBRARY)")  # fmt: skip
+            raise DlrunError(
+                f"the check failed: rank {rank} got wrong averages: {answer['wrong'][0]}",
+                "compare with another launcher (--backend) or MPI (DL_COMM_MPI_LIBRARY)",
+            )
     slowest = max(answer["seconds"] for answer in answers)
     megabytes = answers[0]["bytes"] / 1e6
     who = f"{len(answers)} ranks" if answers[1:] else "1 rank, alone,"
-    return (f"check: {who} averaged {megabytes:.1f} MB in {1000 * slowest:.0f} ms, all of it right "
-            f"({seconds:.1f} s with start and end)")  # fmt: skip
+    return (
+        f"check: {who} averaged {megabytes:.1f} MB in {1000 * slowest:.0f} ms, all of it right "
+        f"({seconds:.1f} s with start and end)"
+    )

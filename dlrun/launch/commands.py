@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrun.errors import DlrunError
+from dlrun.launch import ddl
 from dlrun.launch.backends import BACKENDS
 from dlrun.launch.plan import Command, Flag, LaunchPlan
 from dlrun.launch.site import FAMILY, Launcher, Site, family_of
@@ -15,7 +16,7 @@ from dlrun.launch.site import FAMILY, Launcher, Site, family_of
 _STALE = (
     *("PMI_", "PMIX_", "HYDI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_", "PRTE_LAUNCHED"),
     *("PALS_RANKID", "PALS_LOCAL_RANKID", "JSM_NAMESPACE_", "FLUX_TASK_", "ALPS_APP_PE"),
-    *("DLRUN_RANK", "DLRUN_SIZE", "DLRUN_LOCAL_", "DLRUN_NODE", "DLRUN_NNODES", "DLRUN_RUN_DIR"),
+    *("DLRUN_RANK", "DLRUN_SIZE", "DLRUN_LOCAL_", "DLRUN_NODE", "DLRUN_NNODES", "DLRUN_RUN_DIR", "DLRUN_AS_OPENMPI"),
 )
 
 # What belongs to a machine, a shell or a batch step, and is not carried to other machines.
@@ -23,8 +24,22 @@ _NOT_CARRIED = (
     *("BASH_FUNC_", "SLURM_", "SLURMD_", "PBS_", "LSB_", "OMPI_", "PRTE_", "I_MPI_HYDRA_", "HYDRA_", "SSH_", "XDG_"),
     *("CUDA_VISIBLE_", "ROCR_VISIBLE_", "HIP_VISIBLE_", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_", "DBUS_"),
 )
-_NOT_CARRIED_NAMES = {"DISPLAY", "HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL",
-                      "TERM", "TMPDIR", "USER", "_"}  # fmt: skip
+_NOT_CARRIED_NAMES = {
+    "DISPLAY",
+    "HOME",
+    "HOST",
+    "HOSTNAME",
+    "LOGNAME",
+    "MAIL",
+    "OLDPWD",
+    "PWD",
+    "SHELL",
+    "SHLVL",
+    "TERM",
+    "TMPDIR",
+    "USER",
+    "_",
+}
 
 
 def command(plan: LaunchPlan, site: Site) -> Command:
@@ -38,9 +53,10 @@ def command(plan: LaunchPlan, site: Site) -> Command:
     return Command((*backend.flags(plan, site), *native, Flag(plan.shim, "what every rank runs")), settings, unset)
 
 
-def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: str) -> dict[str, Any]:
+def spec(plan: LaunchPlan, site: Site, server: Sequence[tuple[str, int]], token: str) -> dict[str, Any]:
     """Return the spec file of a settled ``plan``: what the shim needs to know, as JSON."""
     assert plan.launcher
+    theirs = ddl.loads_operators(plan)
     return {
         "ranks": plan.ranks,
         "nnodes": plan.nodes,
@@ -48,11 +64,13 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
         "kind": plan.kind,
         "run_dir": str(Path(plan.cwd, plan.run_dir).absolute()),
         "show": list(plan.show or ()),
-        "home": [list(address) for address in home],
+        "input": plan.input,
+        "server": [list(address) for address in server],
         "token": token,
         "silence": plan.silence,
         "serial_after": plan.serial_after,
         "torchrun": plan.torchrun,
+        "as_openmpi": theirs and plan.launcher.backend not in ("openmpi", "spectrum"),
         "apart": "",
         "place": {
             "bind": plan.bind and not (plan.cores and BACKENDS[plan.launcher.backend].binds),
@@ -62,7 +80,7 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
             "served": plan.local,  # mps.py has seen to GPUs that ranks of this machine share
         },
         "inherit": inherit(plan, site),
-        "env": library(plan.launcher, site) | dict(plan.env),
+        "env": library(plan.launcher, site) | (ddl.variables(site.env) if theirs else {}) | dict(plan.env),
     }
 
 

@@ -15,6 +15,7 @@ line comes before the project's file, and that before the user's.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,14 +28,54 @@ if TYPE_CHECKING:
 
 # What an option takes: "count", "seconds", "yes or no", "text", "variables", or one of some words: "this or that".
 Kinds = Mapping[str, str]
+_RUN_BY_DLRUN = ("mpiexec",)  # options that name a program
 _FORM = "it looks like this:\n  launch:\n    ranks: 64"
 
 
 def files(env: Mapping[str, str], cwd: Path) -> list[Path]:
     """Return the files that are there, the user's first: later ones override. HOME may be another user's (sudo -u)."""
-    home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/"), ".config"))
-    both = (home / "dlrun/dlrun.yaml", cwd / "dlrun.yaml")
+    both = (user_file(env), cwd / "dlrun.yaml")
     return [path for path in both if os.path.isfile(path)]  # noqa: PTH113 - Path's raises where it may not look
+
+
+def user_file(env: Mapping[str, str]) -> Path:
+    """Return where the user's own file lies, or would."""
+    home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/"), ".config"))
+    return home / "dlrun/dlrun.yaml"
+
+
+def written(options: Mapping[str, Any]) -> str:
+    """Return the file that holds these options, by the names that it uses; ``env`` is a list of NAME=VALUE."""
+    import yaml
+
+    values = {name: value for name, value in options.items() if name != "env"}
+    if options.get("env"):
+        values["env"] = {name: value for name, _, value in (text.partition("=") for text in options["env"])}
+    head = "# Defaults of dlrun launch; its command line comes before them. dlrun launch --help lists the options.\n"
+    return head + str(yaml.safe_dump({"launch": values or None}, sort_keys=False))
+
+
+def env_file(path: Path) -> tuple[str, ...]:
+    """Return the variables in a file of NAME=VALUE lines, as NAME=VALUE.
+
+    Empty lines and those that begin with # are passed over, an ``export`` before a name, and quotes around a value;
+    nothing is expanded. Raises :class:`DlrunError` that names the line for anything else.
+    """
+    found = []
+    for number, line in enumerate(textfile.read(path).splitlines(), 1):
+        text = line.strip().removeprefix("export ").strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not re.fullmatch(r"[A-Za-z_][\w.]*", name):
+            raise DlrunError(f"{path}, line {number}: this is no NAME=VALUE line: {line.strip()}")
+        if value[:1] in ("'", '"'):
+            if len(value) < 2 or value[-1] != value[0]:
+                raise DlrunError(f"{path}, line {number}: the value of {name} has one quote alone")
+            value = value[1:-1]
+        found.append(f"{name}={value}")
+    return tuple(found)
 
 
 def defaults(path: Path, kinds: Kinds) -> dict[str, Any]:
@@ -65,6 +106,9 @@ def defaults(path: Path, kinds: Kinds) -> dict[str, Any]:
                 hint = f"did you mean {named}?" if close else "dlrun launch --help lists them"
                 raise DlrunError(f"{_line(path, option)}: {option.value} is no option of dlrun launch", hint)
             found[name] = _value(path, option, value, kinds[name])
+            if name in _RUN_BY_DLRUN and path.stat().st_uid not in (0, os.getuid()):
+                why = f"{option.value} names a program to run, and the file is another user's"
+                raise DlrunError(f"{_line(path, option)}: {why}", f"if that is right, say it: --{option.value}")
     return found
 
 
@@ -88,8 +132,13 @@ def _value(path: Path, option: Node, node: Node, kind: str) -> Any:
         "yes or no": isinstance(value, bool),
     }
     if not fits.get(kind, value in kind.split(" or ")):
-        wanted = {"count": "a whole number", "seconds": "a number", "yes or no": "true or false", "text": "text",
-                  "variables": "NAME: VALUE lines"}.get(kind, kind)  # fmt: skip
+        wanted = {
+            "count": "a whole number",
+            "seconds": "a number",
+            "yes or no": "true or false",
+            "text": "text",
+            "variables": "NAME: VALUE lines",
+        }.get(kind, kind)
         said = "nothing" if value is None else repr(value)
         raise DlrunError(f"{_line(path, node)}: {option.value} is {said}, not {wanted}")
     return value
@@ -98,8 +147,8 @@ def _value(path: Path, option: Node, node: Node, kind: str) -> Any:
 def _pairs(node: Node | None, path: Path) -> list[tuple[Node, Node]]:
     import yaml
 
-    if node is None:
-        return []
+    if node is None or (isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"):
+        return []  # a section without a line sets nothing
     if not isinstance(node, yaml.MappingNode):
         raise DlrunError(f"{_line(path, node)}: these are no NAME: VALUE lines", _FORM)
     return list(node.value)

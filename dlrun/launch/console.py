@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from contextlib import suppress
+from typing import IO, TextIO
 
 from dlrun.rank import wire
 
@@ -23,8 +25,9 @@ class Console:
     Where nothing can be overwritten (several ranks, a file) a progress bar is shown now and then, and as it last stood.
     """
 
-    def __init__(self, show: tuple[int, ...], on_line: OnLine | None) -> None:
+    def __init__(self, show: tuple[int, ...], on_line: OnLine | None, copy: IO[bytes] | None = None) -> None:
         self.label = len(show) > 1
+        self.copy = Copy(copy, self.label) if copy else None
         self.on_line = on_line
         self.partial: dict[tuple[int, bytes], bytes] = {}
         self.streams: dict[tuple[int, bytes], Folded] = {}
@@ -32,7 +35,9 @@ class Console:
         self.last = (wire.ERR, b"")  # the stream that was written to last, and the last byte
 
     def show(self, rank: int, kind: bytes, data: bytes) -> None:
-        """Show, or hand to ``on_line(rank, "out" | "err", line)``, what a rank wrote."""
+        """Show, or hand to ``on_line(rank, "out" | "err", line)``, what a rank wrote; and copy it."""
+        if self.copy:
+            self.copy.take(rank, kind, data)
         if self.on_line:
             self._hand_over(self.on_line, rank, kind, data)
             return
@@ -46,6 +51,8 @@ class Console:
 
     def close(self) -> None:
         """Show the lines that were never finished."""
+        if self.copy:
+            self.copy.close()
         for (rank, kind), stream in self.streams.items():
             if rest := stream.unfinished():
                 self._write(kind, b"[%d] %s\n" % (rank, rest) if self.label else rest)
@@ -76,6 +83,9 @@ class Console:
         stream = _stream(kind)
         stream.flush()
         self.last = (kind, data[-1:])
+        if not isinstance(stream, io.TextIOWrapper):  # a notebook's cell: what its file takes goes elsewhere
+            stream.write(data.decode(errors="replace"))
+            return
         try:
             while data:
                 try:
@@ -93,6 +103,37 @@ class Console:
             self.complained = True
             why = f"cannot be shown here ({error.strerror}); the job goes on, and its logs hold it"
             print(f"dlrun: what the ranks write {why}", file=sys.stderr, flush=True)
+
+
+class Copy:
+    """A file that what is shown goes to, too: as it is shown where nothing can be overwritten."""
+
+    def __init__(self, file: IO[bytes], label: bool) -> None:
+        self.file, self.label = file, label
+        self.streams: dict[tuple[int, bytes], Folded] = {}
+
+    def take(self, rank: int, kind: bytes, data: bytes) -> None:
+        """Write what a rank wrote."""
+        stream = self.streams.setdefault((rank, kind), Folded(_PACE[False], whole_lines=self.label))
+        for text in stream.feed(data, time.monotonic()):
+            self._write(rank, text)
+
+    def close(self) -> None:
+        """Write the lines that were never finished, and close the file."""
+        for (rank, _), stream in self.streams.items():
+            if rest := stream.unfinished():
+                self._write(rank, rest + b"\n" * self.label)
+        with suppress(OSError):
+            self.file.close()
+
+    def _write(self, rank: int, text: bytes) -> None:
+        try:
+            self.file.write(b"[%d] %s" % (rank, text) if self.label else text)
+        except (OSError, ValueError) as error:  # ValueError: closed below
+            if not self.file.closed:
+                self.file.close()
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                print(f"dlrun: {self.file.name} cannot be written ({why}); the job goes on", file=sys.stderr)
 
 
 class Folded:

@@ -10,7 +10,7 @@ from dlrun.launch.commands import library
 from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.launch.site import Site, numa_nodes
 from dlrun.rank.gpus import Gpu, assign, gpus, visible
-from dlrun.rank.place import bound, cores
+from dlrun.rank.pinning import bound, cores
 
 
 def explain(plan: LaunchPlan, command: Command, site: Site) -> str:

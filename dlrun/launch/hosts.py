@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +13,12 @@ from dlrun.errors import DlrunError
 from dlrun.launch.plan import Host
 
 _SLOTS = r"(?:\s*:\s*(?P<colon>\d+)|\s+slots\s*=\s*(?P<slots>\d+))?(\s+max_slots\s*=\s*\d+)?"
-_ENTRY = re.compile(r"(?P<name>[^\s:=]+)" + _SLOTS)
+_NAME = r"(?P<name>\[[0-9a-fA-F:.%\w]+\]|[0-9a-fA-F.]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*(?:%\w+)?|[^\s:=\[\]]+)"
+_ENTRY = re.compile(_NAME + _SLOTS)
 
 
 def hosts(text: str) -> tuple[Host, ...]:
-    """Return the hosts of ``n1,n2`` or ``n1:4,n2:2`` (ranks on each)."""
+    """Return the hosts of ``n1,n2`` or ``n1:4,n2:2`` (ranks on each); of an IPv6 address, ``[::1]:4`` or ``::1``."""
     return _merged([_host(entry.strip(), f"--hosts {text}") for entry in text.split(",")] if text else [])
 
 
@@ -49,4 +52,23 @@ def _host(entry: str, place: str) -> Host:
     slots = match["colon"] or match["slots"]
     if slots and not int(slots):
         raise DlrunError(f"{place}: {match['name']} takes no rank", "leave it out")
-    return Host(match["name"], int(slots) if slots else None)
+    return Host(_address(match["name"], place), int(slots) if slots else None)
+
+
+def _address(name: str, place: str) -> str:
+    """Return the name of the host with an IPv6 address, maybe in brackets: launchers split hosts at colons."""
+    bare = name.strip("[]")
+    if ":" not in bare and bare == name:
+        return name
+    try:
+        if ipaddress.IPv6Address(bare).is_loopback:
+            return "localhost"
+    except ValueError:
+        raise DlrunError(f"{place}: {bare!r} is no IPv6 address", "write [fe80::1]:4, or n1:4") from None
+    try:
+        return socket.gethostbyaddr(bare)[0]
+    except OSError:
+        raise DlrunError(
+            f"{place}: nothing here knows the name of {bare}, and launchers take no IPv6 addresses",
+            "give the host's name (/etc/hosts may hold it)",
+        ) from None

@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from dlrun.errors import DlrunError
+from dlrun.launch.check_options import check_counts
 from dlrun.launch.plan import LaunchPlan
-from dlrun.launch.settle import check_counts, kind_of
+from dlrun.launch.program_kind import kind_of
 from dlrun.render import render
 
 # The batch systems that a script can be written for, and the command that submits it.
-SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "cobalt": "qsub", "lsf": "bsub <", "flux": "flux batch",
-          "kubernetes": "kubectl apply -f"}  # fmt: skip
+SUBMIT = {
+    "slurm": "sbatch",
+    "pbs": "qsub",
+    "cobalt": "qsub",
+    "lsf": "bsub <",
+    "flux": "flux batch",
+    "kubernetes": "kubectl apply -f",
+}
 _MPI_OPERATORS_HOSTS = "/etc/mpi/hostfile"  # where the MPI operator tells the launcher's pod of the others
 
 
@@ -52,11 +59,19 @@ def script(plan: LaunchPlan, job: Job, words: Sequence[str]) -> str:
     """
     if job.system not in SUBMIT:
         raise DlrunError(f"--as {job.system}: no batch system of this name", f"known are {', '.join(SUBMIT)}")
+    for option in ("account", "queue", "image", "volume"):
+        if not getattr(job, option).isprintable():
+            raise DlrunError(
+                f"--{option} {getattr(job, option)!r} holds a line break or the like",
+                "give the name alone: it stands in a line of the batch script",
+            )
     if not re.fullmatch(r"\d+(:[0-5]\d){2}", job.time):
         raise DlrunError(f"--time {job.time} is no time", "write H:MM:SS, as 1:30:00")
     if plan.hosts:
-        raise DlrunError("--hosts in a batch script: the batch system chooses the hosts", "leave them out; --per-node "
-                         "says how many ranks each takes")  # fmt: skip
+        raise DlrunError(
+            "--hosts in a batch script: the batch system chooses the hosts",
+            "leave them out; --per-node says how many ranks each takes",
+        )
     if plan.ranks is None:
         raise DlrunError("how many ranks is not said", "say so: dlrun launch -n 8 --job FILE")
     check_counts(plan, plan.ranks)
@@ -84,8 +99,11 @@ def _mpijob(plan: LaunchPlan, job: Job, words: Sequence[str], facts: dict[str, A
     """Return the MPIJob for Kubernetes' MPI operator: a pod that runs ``dlrun launch``, and one for each node."""
     missing = [f"--{name}" for name in ("image", "volume") if not getattr(job, name)]
     if missing:
-        raise DlrunError(f"Kubernetes wants {' and '.join(missing)}", "--image names a container with dlrun, an MPI "
-                         "and sshd; --volume the claim on a volume that all pods can write")  # fmt: skip
+        raise DlrunError(
+            f"Kubernetes wants {' and '.join(missing)}",
+            "--image names a container with dlrun, an MPI "
+            "and sshd; --volume the claim on a volume that all pods can write",
+        )
     name = re.sub(r"[^a-z0-9]+", "-", facts["name"].lower()).strip("-")[:40] or "job"
     line = ["dlrun", "launch", "--hostfile", _MPI_OPERATORS_HOSTS, *words]
     return render("job/kubernetes.yaml", **{**facts, "name": name, "backend": plan.backend, "line": line})

@@ -1,8 +1,8 @@
 """NVIDIA's multi-process service (MPS) for ranks that share this machine's GPUs: from before the first to the last.
 
-Without it the driver gives each rank the whole GPU in turn, for milliseconds at a time. Measured with ResNet-50 on two
-ranks of an H200 (examples/cnn_benchmark/compare.py): a step without communication takes 39.5 ms in turns and 29.7 ms
-under MPS; with dl_comm's averaging, overlapped, 42.1 and 32.0 ms.
+Without it the driver gives each rank the whole GPU for a time slice of milliseconds. Measured with ResNet-50 on two
+ranks of an H200 (examples/cnn_benchmark/compare.py): a step without communication takes 39.5 ms in time slices and
+29.7 ms under MPS; with dl_comm's averaging, overlapped, 42.1 and 32.0 ms.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def served(
         said((*CONTROL, "-d"), there)
         works = said(trial, there).split() == ["works"]
         if not works:
-            note("NVIDIA's MPS does not work here: the ranks have the GPUs in turns")
+            note("NVIDIA's MPS does not work here: the ranks have the GPUs in time slices")
         yield variables if works else {}
     finally:
         said(CONTROL, there, "quit\n")

@@ -22,7 +22,7 @@ class Host:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """A job to start: a program, how often, and where. What is None is still open; ``settle`` closes it.
+    """A job to start: a program, how often, and where. What is None is still open; ``resolve`` closes it.
 
     ``program`` is the script and its arguments; ``module`` says that it is a module's name, as in ``python -m``.
     ``native`` are words for the launcher itself. ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores
@@ -30,7 +30,9 @@ class LaunchPlan:
     once (mps.py). ``show`` are the ranks whose output is shown (None: all), ``torchrun`` gives the ranks what torchrun
     would, ``origins`` say where variables of ``env`` come from, where that is not the command line. ``cwd`` is where
     the job runs ("": here); a script that runs ``apart`` has a folder of its own that looks like that one,
-    ``run_dir/files``, in which what it wrote is left.
+    ``run_dir/files``, in which what it wrote is left. Without a ``run_dir`` one is made below ``log_dir``. What is
+    shown is added to the file ``tee``, too ("": to none). ``input`` is the rank whose script reads dlrun's standard
+    input (-1: none).
     Seconds: ``grace`` between a signal and SIGKILL, ``save_time`` to save and stop in, ``start_timeout`` for all ranks
     to start (None: two minutes, more for many), ``stall_timeout`` without progress until ``on_stall`` ("report" or
     "abort"; less than dl_comm's DL_COMM_TIMEOUT_S, 300, that it is told who waits where before dl_comm gives up),
@@ -58,6 +60,9 @@ class LaunchPlan:
     cwd: str = ""
     apart: bool = False
     run_dir: str = ""
+    log_dir: str = "dlrun-runs"
+    tee: str = ""
+    input: int = -1
     grace: float = 1.0
     save_time: float = 60.0
     stall_timeout: float = 240.0
@@ -66,7 +71,7 @@ class LaunchPlan:
     tuned: bool = True
     silence: int = 20
     serial_after: float = 60.0
-    # Closed by settle():
+    # Closed by resolve():
     launcher: Launcher | None = None
     pmi: str = ""
     nodes: int = 1
@@ -80,7 +85,7 @@ class LaunchPlan:
         return self.program[0].rpartition(".")[2] if self.module else Path(self.program[0]).stem
 
     @property
-    def patience(self) -> float:
+    def start_limit(self) -> float:
         """Seconds in which all ranks must have started; many ranks that import from one file server take longer."""
         return self.start_timeout if self.start_timeout is not None else 120.0 + 0.1 * (self.ranks or 1) // 1
 

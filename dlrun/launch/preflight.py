@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dlrun.rank.pinning import SHM_EACH
+
 _SHM_LEAST = 64 << 20  # bytes; dl_comm keeps a node's gradients in /dev/shm
 
 # What must be the same everywhere: the fact, and what a difference is called.
@@ -20,8 +22,10 @@ def refusals(facts: Sequence[Mapping[str, Any]]) -> list[str]:
         if len(values) > 1:
             usual = values.most_common(1)[0][0]
             odd = next(f for f in facts if f[fact] != usual)
-            found.append(f"{name} differs: rank {odd['rank']} on {odd['host']} has {odd[fact] or 'none'}, "
-                         f"the others {usual or 'none'}")  # fmt: skip
+            found.append(
+                f"{name} differs: rank {odd['rank']} on {odd['host']} has {odd[fact] or 'none'}, "
+                f"the others {usual or 'none'}"
+            )
     return found
 
 
@@ -35,28 +39,43 @@ def warnings(facts: Sequence[Mapping[str, Any]], nodes: int = 1, local: bool = F
     for fact in facts:
         hosts.setdefault(fact["host"], []).append(fact)
     if len(hosts) < nodes:
-        found.append(f"{nodes} nodes are to run the ranks, and the launcher has put them on {len(hosts)}: "
-                     f"{', '.join(list(hosts)[:4])}; --hosts or --hostfile names the nodes to it")  # fmt: skip
+        found.append(
+            f"{nodes} nodes are to run the ranks, and the launcher has put them on {len(hosts)}: "
+            f"{', '.join(list(hosts)[:4])}; --hosts or --hostfile names the nodes to it"
+        )
     for host, ranks in hosts.items():
         free = min(rank["shm"] for rank in ranks)
-        if free < _SHM_LEAST:
-            found.append(f"{host}: /dev/shm has {free >> 20} MB free, and gradients are exchanged through it; "
-                         "give the container more (docker run --shm-size=1g)")  # fmt: skip
+        if len(ranks) > 1 and free < len(ranks) * SHM_EACH:
+            found.append(
+                f"{host}: /dev/shm has {free >> 20} MB free, too little for {len(ranks)} ranks: MPI does "
+                "without it, more slowly; give the container more (docker run --shm-size=1g)"
+            )
+        elif free < _SHM_LEAST:
+            found.append(
+                f"{host}: /dev/shm has {free >> 20} MB free, and gradients are exchanged through it; "
+                "give the container more (docker run --shm-size=1g)"
+            )
         gpus = set().union(*(rank["gpus"] for rank in ranks))
         if gpus and len(gpus) < len(ranks) and not local:
             shared = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
             found.append(f"{host}: {len(ranks)} ranks share {shared}; one rank for each is faster")
         if len(ranks) > 1 and len(gpus) == len(ranks) and all(len(rank["gpus"]) == 1 for rank in ranks):
-            found.append(f"{host}: each rank sees its own GPU alone, so neighbours cannot map each other's memory; "
-                         "ask the batch system for GPUs by the node, not by the task")  # fmt: skip
+            found.append(
+                f"{host}: each rank sees its own GPU alone, so neighbours cannot map each other's memory; "
+                "ask the batch system for GPUs by the node, not by the task"
+            )
         cpus = set().union(*(rank["cpus"] for rank in ranks))
         overlap = _overlap(ranks)
         if overlap:
-            found.append(f"{host}: {overlap}, which the launcher has not given to all ranks alike; each waits for the "
-                         "other there")  # fmt: skip
+            found.append(
+                f"{host}: {overlap}, which the launcher has not given to all ranks alike; each waits for the "
+                "other there"
+            )
         if len(cpus) == 1 and len(ranks) > 1:
-            found.append(f"{host}: all {len(ranks)} ranks may use CPU {min(cpus)} only; a launcher inside "
-                         "another's job step gets that step's cores")  # fmt: skip
+            found.append(
+                f"{host}: all {len(ranks)} ranks may use CPU {min(cpus)} only; a launcher inside "
+                "another's job step gets that step's cores"
+            )
     return found
 
 

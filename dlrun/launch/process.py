@@ -9,20 +9,24 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from dlrun.launch.blame import Blame
 from dlrun.launch.console import Console, OnLine, complain
-from dlrun.launch.home import Call, Home
-from dlrun.launch.launcher import LauncherProcess
+from dlrun.launch.first_failure import FirstFailure
+from dlrun.launch.launcher_process import LauncherProcess
 from dlrun.launch.limits import make_room
 from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.launch.preflight import refusals, warnings
-from dlrun.launch.result import Result, keep
-from dlrun.launch.roll import RollCall
+from dlrun.launch.rank_server import Call, RankServer
+from dlrun.launch.result import Failure, Result, keep
 from dlrun.launch.signals import Signals
 from dlrun.launch.stall import Lookout, missing, verdict
+from dlrun.launch.start_progress import StartProgress
+from dlrun.launch.stdin import Input
 from dlrun.rank import wire
+from dlrun.rank.proc import unlink_forsaken
 
 _PATIENCE = 1.5  # seconds a launcher gets to end by itself after its ranks have ended
 
@@ -36,19 +40,22 @@ class Run:
         self.run_dir = Path(plan.cwd, plan.run_dir)
         self.open_files = make_room(self.ranks)
         self.selector = selectors.DefaultSelector()
-        self.home = Home(self.ranks, plan.local, plan.silence, self.selector, self.heard, self.lost)
-        self.console = Console(plan.show or (), on_line)
+        self.server = RankServer(self.ranks, plan.local, plan.silence, self.selector, self.heard, self.lost)
+        copy = Path(plan.tee).open("ab", buffering=0) if plan.tee else None  # noqa: SIM115 - the console closes it
+        self.console = Console(plan.show or (), on_line, copy)
         self.on_note = on_note or (lambda note: None)
-        self.blame = Blame(self.ranks, self.run_dir, plan.show or ())
+        self.blame = FirstFailure(self.ranks, self.run_dir, plan.show or ())
         self.refusal = ""
         self.asked = 0  # how often the ranks were told to end
+        self.input = Input(self.selector, lambda data: self.server.feed(plan.input, data))
+        self.told_input = plan.input < 0 or self.input.empty
         self.signals = Signals(plan, self.run_dir, lambda: self.asked, self._stop)
         self.silent: set[int] = set()  # the ranks that talk to nobody, and have run for a while
         self.lookout = Lookout(plan.stall_timeout)
         self.end_by = float("inf")  # then the launcher itself is ended
         self.launcher: LauncherProcess | None = None
-        self.started = time.monotonic()
-        self.roll = RollCall(self.ranks, self.started, plan.patience, telling=on_note is not None)
+        self.started, self.began = time.monotonic(), time.time()
+        self.start_progress = StartProgress(self.ranks, self.started, plan.start_limit, telling=on_note is not None)
 
     def run(self, command: Command, env: Mapping[str, str]) -> Result:
         """Start the command and stay until it has ended."""
@@ -64,12 +71,15 @@ class Run:
                 finally:
                     self._end_launcher()
         finally:
-            self.home.close()
+            self.server.close()
             signal.set_wakeup_fd(before)
             os.close(wake_in)
             os.close(wake_out)
             self.selector.close()
-        return self._result()
+        result = self._result()
+        if result.returncode or result.interrupted:  # watchers that the launcher has killed could not do it
+            unlink_forsaken(self.began)
+        return result
 
     def _loop(self) -> None:
         """Serve what comes until the launcher has ended and every rank has hung up."""
@@ -84,7 +94,8 @@ class Run:
                 self.signals.due,
                 self.lookout.due,
                 self.blame.due,
-                self.roll.due,
+                self.start_progress.due,
+                self.input.due,
             )
             ready = self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0))
             for key, _ in ready:
@@ -92,7 +103,7 @@ class Run:
             now = time.monotonic()
             if self.launcher.ended and (gone_at == float("inf") or (ready and not self.asked)):
                 gone_at = now  # while they are heard, ranks have time: who reads what is shown may be slow
-            if gone_at <= now and (self.home.open == 0 or now > gone_at + _PATIENCE):
+            if gone_at <= now and (self.server.open == 0 or now > gone_at + _PATIENCE):
                 return
             if gone_at == float("inf") and self._over():
                 self.end_by = min(self.end_by, now + _PATIENCE)
@@ -100,10 +111,14 @@ class Run:
 
     def _act_in_time(self, now: float) -> None:
         """Do what is due."""
-        self.roll.tell(now, 0 if self.asked else len(self.home.missing()))
+        self.start_progress.tell(now, 0 if self.asked else len(self.server.missing()))
+        if now >= self.input.due:
+            self.input.wanted()
         if now >= self._start_by():
-            self._refuse(f"{len(self.home.missing())} of {self.ranks} ranks did not start within "
-                         f"{self.plan.patience:g} s: rank {_list(self.home.missing())}")  # fmt: skip
+            self._refuse(
+                f"{len(self.server.missing())} of {self.ranks} ranks did not start within "
+                f"{self.plan.start_limit:g} s: rank {_list(self.server.missing())}"
+            )
         if now >= self.blame.due:
             self._blame()
         if now >= self.signals.due:
@@ -123,15 +138,36 @@ class Run:
             self.lookout.seen(call.rank, call.host, json.loads(body))
         elif kind == wire.HELLO:
             self._roll_call(call)
+        elif kind == wire.READS:
+            self._reads(call.rank)
         elif kind == wire.TALKS:
             self._note_silent(call.rank, json.loads(body)["talks"])
         elif kind == wire.FAILED and not self.asked:
             self.blame.fails(json.loads(body))
         elif kind == wire.ENDED and self.plan.kind != "command":
             if call.ended and not call.ended["code"] and not call.ended["said"]:
-                self.blame.leaves(call)
+                self._leaves(call)
+        elif kind == wire.LEAVES:
+            self._leaves(call)
         elif kind == wire.SIGNALLED:
             self.signals.of_rank(call, json.loads(body)["signal"])
+
+    def _reads(self, rank: int) -> None:
+        """A script wants standard input: one rank's has it, and the others are told where they read."""
+        if rank == self.plan.input:
+            self.input.wanted()
+        elif not self.told_input:
+            self.told_input = True
+            self.console.end_line()
+            self.on_note(
+                f"rank {rank} reads standard input, and finds it empty: it is rank {self.plan.input}'s alone; "
+                "give all ranks a file, or have one read and broadcast"
+            )
+
+    def _leaves(self, call: Call) -> None:
+        """A rank is through, or has said nothing: the others may wait for it, for ever."""
+        self.blame.leaves(call)
+        self.lookout.suspect()
 
     def _note_silent(self, rank: int, talks: bool) -> None:
         """Say early what would else be said after hours: the ranks train each a model of its own."""
@@ -146,39 +182,52 @@ class Run:
 
     def _look_for_progress(self) -> None:
         """Ask all ranks twice where they stand; tell if nobody has moved in between."""
-        if not self.home.complete or self.asked or self._over():
+        if not self.server.complete or self.asked or self._over():
             self.lookout.moved()
         elif self.lookout.look():
-            self.home.ask_stacks()
+            self.server.ask_stacks()
         elif stacks := self.lookout.stalled():
+            if all(stack.stuck for stack in stacks.values()) and self.blame.blames_left():
+                return
+            if not self.lookout.told():
+                return
             still = self.lookout.still()
             self.console.end_line()
             for line in verdict(stacks, still):
                 print(line if line.startswith(" ") else f"dlrun: {line}", file=sys.stderr, flush=True)
-            if self.plan.on_stall == "abort":
+            if self.plan.on_stall == "abort" and not self.blame.blames_left():
                 guilty = (missing(stacks) or list(stacks.values()))[0]
-                self.blame.fails({"rank": guilty.rank, "host": guilty.host, "pid": guilty.pid, "where": guilty.own,
-                              "what": f"no progress for {still:.0f} s", "code": 124, "time": time.time()})  # fmt: skip
+                self.blame.fails(
+                    {
+                        "rank": guilty.rank,
+                        "host": guilty.host,
+                        "pid": guilty.pid,
+                        "where": guilty.own,
+                        "what": f"no progress for {still:.0f} s",
+                        "code": 124,
+                        "time": time.time(),
+                    }
+                )
 
     def lost(self, call: Call) -> None:
         """A watcher is gone without a word."""
         if not self.asked:
             self.blame.loses(call)
-            if self.home.open == 0:
+            if self.server.open == 0:
                 self._blame()
 
     def _roll_call(self, call: Call) -> None:
         if call.size not in (None, self.ranks):
             self._refuse(f"{self.ranks} ranks were asked for, and the launcher started rank {call.rank} of {call.size}")
-        elif not self.home.missing() and not self.home.complete:
-            facts = [self.home.calls[rank].facts for rank in range(self.ranks)]
+        elif not self.server.missing() and not self.server.complete:
+            facts = [self.server.calls[rank].facts for rank in range(self.ranks)]
             keep(self.run_dir / "ranks.json", json.dumps(facts, indent=1) + "\n")
             for line in warnings(facts, self.plan.nodes, self.plan.local):
                 self.on_note(line)
             if refused := refusals(facts):
                 self._refuse(refused[0])
             else:
-                self.home.welcome()
+                self.server.welcome()
 
     def _blame(self) -> None:
         """Decide who failed first, and end the job."""
@@ -188,7 +237,8 @@ class Run:
 
     def _blame_signal(self, now: float) -> None:
         """Blame a signal that a rank got, if nothing else explains it."""
-        if failure := self.signals.failure(now, failing=self.blame.heard):
+        failure = self.signals.failure(now, failing=self.blame.heard)
+        if failure and not self.blame.blames_left(silent=True):  # launchers may send it when they miss a rank
             self.blame.fails(failure)
 
     def _refuse(self, why: str) -> None:
@@ -198,17 +248,17 @@ class Run:
 
     def _stop(self, number: int, grace: float) -> None:
         self.asked += 1
-        self.home.stop(number, grace)
-        in_time = grace + 0.5 if self.home.complete else 0.0
+        self.server.stop(number, grace)
+        in_time = grace + 0.5 if self.server.complete else 0.0
         self.end_by = min(self.end_by, time.monotonic() + in_time)
 
     def _start_by(self) -> float:
-        waiting = not self.home.complete and not self.asked
-        return self.started + self.plan.patience if waiting else float("inf")
+        waiting = not self.server.complete and not self.asked
+        return self.started + self.plan.start_limit if waiting else float("inf")
 
     def _over(self) -> bool:
         """Return whether every rank has said that it ended."""
-        return self.home.complete and all(call.ended for call in self.home.calls.values())
+        return self.server.complete and all(call.ended for call in self.server.calls.values())
 
     def _end_launcher(self) -> None:
         self.end_by = float("inf")
@@ -222,9 +272,9 @@ class Run:
         self.console.close()
         self._blame_signal(float("inf"))
         self.blame.decide()
-        failure = self.blame.failure
+        failure = self._once(self.blame.failure)
         keep(self.run_dir / "launcher.log", said.decode(errors="replace"))
-        ended = [call.ended for call in self.home.calls.values() if call.ended]
+        ended = [call.ended for call in self.server.calls.values() if call.ended]
         code = self.launcher.code
         if failure:
             code = failure.code
@@ -245,19 +295,29 @@ class Run:
         seconds = time.monotonic() - self.started
         return Result(code, self.run_dir, failure, seconds, self.signals.ended, serial and code == 0)
 
+    def _once(self, failure: Failure | None) -> Failure | None:
+        """Return the failure without its last lines, where a rank that is shown has said the same: a syntax error."""
+        if not failure or not failure.tail:
+            return failure
+        for rank in self.plan.show or ():
+            with suppress(OSError):
+                said = (self.run_dir / f"rank-{rank}.log").read_bytes()[-32768:].decode(errors="replace")
+                if all(line in said for line in failure.tail):
+                    return replace(failure, tail=())
+        return failure
+
     def _hint(self) -> str:
         """Return what to look at where ranks on other nodes did not start."""
-        if self.plan.local or not self.home.missing():
+        if self.plan.local or not self.server.missing():
             return ""
         here = Path(self.plan.cwd).absolute()
         folders = [here] if self.run_dir.absolute().is_relative_to(here) else [here, self.run_dir.absolute()]
         return f"every node must be there, and see {', '.join(map(str, folders))} and {sys.executable}"
 
     def _unfinished(self, code: int) -> str:
-        if missing := self.home.missing():
-            return (f"the launcher ended (exit code {code}) before rank {_list(missing)} "
-                    f"of {self.ranks} had started")  # fmt: skip
-        unended = [rank for rank, call in self.home.calls.items() if not call.ended]
+        if missing := self.server.missing():
+            return f"the launcher ended (exit code {code}) before rank {_list(missing)} of {self.ranks} had started"
+        unended = [rank for rank, call in self.server.calls.items() if not call.ended]
         return f"the launcher ended (exit code {code}) while rank {_list(unended)} was running"
 
 

@@ -164,5 +164,6 @@ def with_profile(plan: LaunchPlan, env: Mapping[str, str]) -> LaunchPlan:
     chosen = {name: value for name, value in env.items() if name.startswith("DL_COMM_")} | dict(plan.env)
     settings, line = choose(profiles, key_of(plan), chosen, plan.name)
     origins = tuple((variable, "the tuned profile") for variable in settings)
-    return replace(plan, env=plan.env + tuple(settings.items()), origins=plan.origins + origins,
-                   notes=(*plan.notes, line))  # fmt: skip
+    return replace(
+        plan, env=plan.env + tuple(settings.items()), origins=plan.origins + origins, notes=(*plan.notes, line)
+    )

@@ -10,6 +10,9 @@ from pathlib import Path
 _NOT_CONNECTED = r"env:// rendezvous|KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_(ADDR|PORT))'"
 
 
+LOST = "lost without a word: its node or the network to it is gone, or its watcher was killed"
+
+
 @dataclass(frozen=True)
 class Failure:
     """How the first rank failed. ``others`` ranks were then stopped, or failed after it."""
@@ -29,12 +32,19 @@ class Failure:
         return f"rank {self.rank} (host {self.host}, pid {self.pid}) ended the job: {self.what}{place}"
 
     @property
+    def lost(self) -> bool:
+        """Whether its node is gone, as far as can be told."""
+        return self.what == LOST
+
+    @property
     def hint(self) -> str:
         """What to do about it, where that is known, or ""."""
         if re.search(_NOT_CONNECTED, self.what):
             return "torch.distributed connects ranks by variables that torchrun sets: dlrun launch --torchrun sets them"
         if self.what == "killed by SIGKILL":
             return "the kernel kills what takes too much memory (dmesg tells), a batch system what is out of time"
+        if self.what == "killed by SIGBUS":
+            return "of memory that a file stands for, as in /dev/shm, there was too little: df -h /dev/shm tells"
         return ""
 
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dlrun.launch.home import Call
 from dlrun.launch.plan import LaunchPlan
+from dlrun.launch.rank_server import Call
 from dlrun.rank.script import EARLY_WARNINGS
 
 END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -104,8 +104,15 @@ class Signals:
         if self.listening and not call.ended:
             self._save(f"{name} to rank {call.rank}")
             return None
-        return {"rank": call.rank, "host": call.host, "pid": call.pid, "what": f"somebody sent it {name}", "where": "",
-                "code": 128 + number, "time": time.time()}  # fmt: skip
+        return {
+            "rank": call.rank,
+            "host": call.host,
+            "pid": call.pid,
+            "what": f"somebody sent it {name}",
+            "where": "",
+            "code": 128 + number,
+            "time": time.time(),
+        }
 
     def _save(self, why: str) -> None:
         """Have the ranks save and stop: the file ``stop`` tells a script that asks ``should_stop()``."""

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from dlrun.rank.gpus import cpu_list, gpus
-from dlrun.rank.place import cores
+from dlrun.rank.pinning import cores
 
 # The families of MPI library, by which a rank can only be started by a fitting launcher: the library's file names, and
 # a symbol that only this family's library holds. Spectrum MPI is an Open MPI; Intel's and Cray's are MPICHs.
@@ -27,8 +27,15 @@ LIBRARIES = {
     "mpich": (("libmpi.so.12", "libmpich.so.12", "libmpi_cray.so.12"), b"MPIR_Err_create_code"),
     "openmpi": (("libmpi.so.40", "libmpi_ibm.so.3"), b"ompi_mpi_comm_world"),
 }
-FAMILY = {"mpich": "mpich", "intel": "mpich", "pals": "mpich", "aprun": "mpich", "openmpi": "openmpi",
-          "spectrum": "openmpi", "jsrun": "openmpi"}  # fmt: skip
+FAMILY = {
+    "mpich": "mpich",
+    "intel": "mpich",
+    "pals": "mpich",
+    "aprun": "mpich",
+    "openmpi": "openmpi",
+    "spectrum": "openmpi",
+    "jsrun": "openmpi",
+}
 
 # What each launcher's --version says of itself. The name of the program says nothing: `mpiexec` may be any of these.
 _BANNERS = (

@@ -17,6 +17,7 @@ from dlrun.rank.script import theirs
 _FRAME = r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)'
 _COMMUNICATION = ("dl_comm", "ml_comm", "mpi4py", "torch/distributed", "horovod")
 _LOOK_AGAIN = 2.0  # seconds between the two looks at where the ranks stand
+_SUSPECT = 0.5  # seconds from the end of a rank that said nothing to the first of them
 _SHOWN = 12  # frames of a missing rank's stack
 
 
@@ -51,18 +52,36 @@ class Stack:
         files = [frame.partition(":")[0] for frame in self.frames[:6]]
         return bool(self.call) or any(name in file for file in files for name in _COMMUNICATION)
 
+    @property
+    def stuck(self) -> bool:
+        """Whether it can but wait for others: in such a library's innermost call, or in exit hooks without Python."""
+        return bool(self.call) or not self.frames or any(name in self.frames[0] for name in _COMMUNICATION)
+
 
 class Lookout:
-    """Watches for a stall: after ``timeout`` seconds of silence two looks at the ranks are due, some seconds apart."""
+    """Watches for a stall: after ``timeout`` seconds of silence two looks at the ranks are due, some seconds apart.
+
+    Once a rank is :meth:`suspect` the looks come at once, and then ever more rarely.
+    """
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
+        self.pace = float("inf")  # seconds until the next looks, where a rank is suspect
         self.moved()
 
     def moved(self) -> None:
         """Note that the job makes progress."""
         self.since = time.monotonic()
-        self.due = self.since + self.timeout
+        self._look_later()
+
+    def suspect(self) -> None:
+        """Note that a rank has gone without a word: the others may wait for it, for ever."""
+        if self.pace == float("inf"):
+            self.pace = _SUSPECT
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self.due = min(max(self.since + self.timeout, time.monotonic()), time.monotonic() + self.pace)
         self.looks: list[dict[int, Stack]] = []
 
     def still(self) -> float:
@@ -84,13 +103,21 @@ class Lookout:
             self.looks[-1][rank] = Stack(rank, host, answer["pid"], dump, answer["written"], call)
 
     def stalled(self) -> dict[int, Stack]:
-        """Return where the ranks stand if none has moved between the looks (told once), else nothing."""
+        """Return where the ranks stand if none has moved between the looks, else nothing."""
         before, after = self.looks
+        self.pace *= 2
         if not after or before != after:
             self.moved()
             return {}
-        self.due = float("inf")
         return after
+
+    def told(self) -> bool:
+        """Return whether nothing has moved for so long that it is to be told, once; else there are looks to come."""
+        if self.still() < self.timeout:
+            self._look_later()
+            return False
+        self.due = float("inf")
+        return True
 
 
 def frames(dump: str) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ Facts are read once; passes, one a step, yield Edits and Doubts; one walk carrie
 program/      a script as one program: its trees and names, who calls whom, where values come from
 facts/        what is known about it: what makes gradients and what uses them, its loops, kinds and rates
 feeds/        where its batches come from, and so how the ranks share them
-passes/       one file a step: what is written, and what is doubted
+frameworks/   what is particular to one: the steps of Keras, of tapes and sessions, of Estimators
+steps/        a folder a step: what is written, and what is doubted
 translation/  scripts that are distributed already, by Horovod or DDL
 """
 
@@ -19,24 +20,30 @@ from pathlib import Path
 import libcst as cst
 
 from dlrun.errors import DlrunError
+from dlrun.port import observed
 from dlrun.port.edits import Doubt, Edit, apply
 from dlrun.port.facts import Facts, Options, ScriptFacts
 from dlrun.port.facts import keras as facts_keras
 from dlrun.port.facts import tensorflow as facts_tensorflow
-from dlrun.port.facts.kinds import plays
 from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.models.kinds import plays
 from dlrun.port.facts.taint import Taint, chances, forwards, made_of
 from dlrun.port.facts.torch import Gradients
 from dlrun.port.feeds import Feeds, own, samples
 from dlrun.port.feeds.ahead import drawn_ahead
-from dlrun.port.feeds.one_batch import in_one_batch
+from dlrun.port.feeds.evaluations import evaluations
+from dlrun.port.feeds.full.one_batch import in_one_batch
 from dlrun.port.observing import Observed
-from dlrun.port.passes import GRID, STEPS, observed, start
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.reading import read
 from dlrun.port.program.script import Script, walk
 from dlrun.port.refusals import framework_of, main_guard
+from dlrun.port.remarks import remarks
 from dlrun.port.report import Part, Ported
+from dlrun.port.steps import GRID, STEPS
+from dlrun.port.steps.counts import resumed
+from dlrun.port.steps.metrics import evaluation
+from dlrun.port.steps.start import start
 from dlrun.port.translation import translated
 from dlrun.port.translation.libraries import LIBRARIES
 from dlrun.port.unshared import not_globally, nothing_to_share
@@ -74,9 +81,14 @@ def port(
     found = run_passes(facts, [step.name for step in STEPS])
     edits = [f for f in found if isinstance(f, Edit)]
     doubts = [f for f in found if isinstance(f, Doubt)]
+    if isinstance(facts, Facts) and facts.framework == "torch":
+        edits.extend(resumed.counts(facts, list(edits)))
     if seen is not None and isinstance(facts, Facts) and facts.framework == "torch":
         doubts.extend(observed.differences(facts, seen, edits))
     _complete(facts, edits)
+    told = list(remarks(script))
+    edits.extend(f for f in told if isinstance(f, Edit))
+    doubts.extend(f for f in told if isinstance(f, Doubt))
     if any(script.tree_of(e.node) is not script.module for e in edits):  # they come out in a folder of their own
         edits.extend(replace(e, step="start") for e in start.own_first(script))
     modules: list[Part] = []
@@ -90,9 +102,19 @@ def port(
             edits.extend(joined)
             after = _carried_out(tree, file, [*mine, *joined])
         after = start.above_uses(after, facts.alias)
-        modules.append(Part(file, tree.code, after.code, tree.encoding))
+        modules.append(Part(file, script.text_of(tree), after.code, tree.encoding))
     contract = facts.contract if isinstance(facts, Facts) else options.contract
-    return Ported(name, modules[0], tuple(modules[1:]), script, tuple(edits), tuple(doubts), facts.framework, contract)
+    return Ported(
+        name,
+        modules[0],
+        tuple(modules[1:]),
+        script,
+        tuple(edits),
+        tuple(doubts),
+        facts.framework,
+        contract,
+        notes=tuple(evaluation.notes(facts)) if isinstance(facts, Facts) else (),
+    )
 
 
 def _read(script: Script, options: Options, seen: Observed | None) -> ScriptFacts:
@@ -105,8 +127,7 @@ def _read(script: Script, options: Options, seen: Observed | None) -> ScriptFact
     if framework == "torch":
         return facts_of(script, options)
     if options.batch == "global":
-        raise DlrunError(f"{script.name}: --batch global is for PyTorch so far; this script trains with {framework}.",
-                         "Port it with --batch local.")  # fmt: skip
+        options = replace(options, lr_scaling="none")
     return facts_keras.read(script, options) if framework == "keras" else facts_tensorflow.read(script, options)
 
 
@@ -116,7 +137,7 @@ def _translated(script: Script, options: Options) -> Ported:
     edits = [f for f in found if isinstance(f, Edit)]
     doubts = [f for f in found if isinstance(f, Doubt)]
     after = _carried_out(script.module, script.name, edits)
-    part = Part(script.name, script.module.code, after.code, script.module.encoding)
+    part = Part(script.name, script.text_of(script.module), after.code, script.module.encoding)
     contract = f"does what it did with {translation.library.name}: its shards, rates and steps stay"
     return Ported(script.name, part, (), script, tuple(edits), tuple(doubts), translation.framework, contract)
 
@@ -158,6 +179,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         states=tuple(feeds.carried.by_loop.values()),
         carries=tuple(feeds.carried.dealt),
         lengths=tuple(dict.fromkeys(feeds.uses.lengths(feeds.found.values())) if options.batch == "local" else ()),
+        sampled=tuple(samples),
         permutations=tuple(feeds.permutations()),
         orders=tuple(feeds.late_orders()),
         unseen=tuple(feeds.unseen),
@@ -169,7 +191,9 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.turning),
         accumulating=tuple(loops.accumulating),
+        innermost=tuple(feeds.innermost),
         parts=tuple(loops.parts),
+        evaluations=tuple(evaluations(feeds)) if _deals_batches(feeds, options) else (),
         counted=feeds.ranges(),
         full_batch=feeds.full_batch,
         episodes=feeds.episodes,
@@ -177,6 +201,11 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         unequal=Taint(script, kinds, apart),
         trained=Taint(script, kinds, [*forwards(script, kinds, loops.in_training), *made]),
     )
+
+
+def _deals_batches(feeds: Feeds, options: Options) -> bool:
+    """Tell whether the ranks take batches of the serial script, and not parts of each, or episodes of their own."""
+    return options.batch == "local" and not feeds.full_batch and not feeds.episodes
 
 
 def run_passes(facts: ScriptFacts, order: Sequence[str]) -> list[Edit | Doubt]:

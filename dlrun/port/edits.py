@@ -35,15 +35,45 @@ class Edit:
     step: str = ""
 
 
+NAMES = {
+    "start": "name-differs",
+    "broadcast": "ranks-diverge",
+    "gradients": "not-averaged",
+    "shard": "not-shared",
+    "rate": "rate-not-scaled",
+    "steps": "counts-steps",
+    "metrics": "local-number",
+    "output": "several-writers",
+    "finish": "no-caller",
+}
+"""The name of a doubt of each step that has none of its own."""
+
+
 @dataclass(frozen=True, eq=False)
 class Doubt:
-    """What a pass saw and would not touch: where, what is at stake, and the line a person could write."""
+    """What a pass saw and would not touch: where, what is at stake, and the line a person could write.
+
+    ``name`` is the kind of doubt, in kebab case; ``DOUBTS.md`` explains each. Without one it is the step's, see NAMES.
+    """
 
     node: cst.CSTNode
     why: str
     danger: Danger = "medium"
     write: str = ""
     step: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", NAMES.get(self.step, ""))
+
+
+@dataclass(frozen=True, eq=False)
+class Note:
+    """What was left as it is, and is right so: where, and why."""
+
+    node: cst.CSTNode
+    why: str
 
 
 class _Walk(cst.CSTTransformer):

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import libcst as cst
@@ -24,6 +25,8 @@ from dlrun.render import render
 _MOST_BYTES = 10_000_000  # of one file that is copied along: larger ones are data, which stay where they are
 _MARK = re.compile(rb"# dlrun port ([0-9a-f]{12})[^\n]*\n\Z")  # the last line of a port: a digest of what is above it
 _LONGEST_NAME = 200  # in bytes: a longer text names no file
+_MOST_FILES = 300  # of one folder that is copied because its modules may be imported
+_NOT_ITS_OWN = ("site-packages", "__pycache__", "node_modules", "build")
 _IMPORTERS = ("importlib.import_module", "builtins.__import__", "pkgutil.iter_modules", "runpy.run_module")
 
 
@@ -104,7 +107,7 @@ def port_tree(
     path, folder = Path(path), Path(folder)
     ported = read_and_port(path, options, seen)
     home = ported.script.home
-    target = folder / home.inside / path.name
+    target = folder / home.inside / script_name(path)
     sources = {target: path} | {folder / file: place for file, place in ported.script.paths.items()}
     if folder.resolve() == path.resolve().parent or any(to.resolve() == p.resolve() for to, p in sources.items()):
         raise DlrunError(f"{folder}: holds the script itself. Nothing was written.", "Name another folder.")
@@ -138,12 +141,17 @@ def _spare(target: Path, script: Path, hint: str) -> None:
 def _spare_edits(parts: Mapping[Path, Part], copies: Mapping[Path, Path], hint: str) -> None:
     """Raise DlrunError where one of ``parts``, or of ``copies`` of other files, was edited since it was written."""
     edited = [to for to, part in parts.items() if to.is_file() and not up_to_date(part, to) and _is_edited(to)]
-    edited += [to for to, source in copies.items() if to.is_file() and to.read_bytes() != source.read_bytes()
-               and to.stat().st_mtime > source.stat().st_mtime]  # fmt: skip
+    edited += [
+        to
+        for to, source in copies.items()
+        if to.is_file() and to.read_bytes() != source.read_bytes() and to.stat().st_mtime > source.stat().st_mtime
+    ]
     if edited:
         names = ", ".join(map(str, edited))
-        raise DlrunError(f"{names}: edited since dlrun port wrote it, or from an earlier dlrun. Nothing was written.",
-                         f"{hint}, or add --overwrite to replace it.")  # fmt: skip
+        raise DlrunError(
+            f"{names}: edited since dlrun port wrote it, or from an earlier dlrun. Nothing was written.",
+            f"{hint}, or add --overwrite to replace it.",
+        )
 
 
 def _is_edited(target: Path) -> bool:
@@ -174,8 +182,7 @@ def _companions(script: Script, beside: Path, folder: Path) -> dict[str, Path]:
     found = dict(script.paths)
     packages = {Path(file).parent: path.parent for file, path in script.paths.items()}
     places = {at / p.name: p for at, package in packages.items() if at != Path() for p in package.iterdir()}
-    if any(script.name_of(call.func) in _IMPORTERS for call in script.calls):
-        places.update((inside / p.name, p) for p in beside.glob("*.py"))
+    places.update((inside / p.relative_to(beside), p) for p in _imported_by_chance(script, beside))
     for text in _texts(script):
         plain = text and not {"\0", "\n"} & set(text) and len(text.encode(errors="replace")) < _LONGEST_NAME
         if plain and not Path(text).is_absolute() and ".." not in text:
@@ -187,10 +194,52 @@ def _companions(script: Script, beside: Path, folder: Path) -> dict[str, Path]:
     return {file: found[file] for file in sorted(found) if out not in found[file].resolve().parents}
 
 
+def _imported_by_chance(script: Script, beside: Path) -> Iterator[Path]:
+    """Yield the files below ``beside`` that the script may import by names that nothing tells before it runs.
+
+    Those of the package that the names begin with, ``f"nets.{args.net}"``; where they begin with none, all.
+    """
+    names = [
+        (call.args[0].value if call.args else None) for call in script.calls if script.name_of(call.func) in _IMPORTERS
+    ]
+    hidden = [name for name in names if not isinstance(name, cst.SimpleString)]
+    if not hidden:
+        return
+    tops = {_begins(name).partition(".")[0] for name in hidden}
+    packages = [beside / top for top in tops if top and (beside / top).is_dir()]
+    yield from beside.glob("*.py")
+    for folder in packages if len(packages) == len(tops) else [p for p in beside.iterdir() if p.is_dir()]:
+        files = folder.rglob("*.py") if not folder.name.startswith((".", "_")) else ()
+        for file in islice(files, _MOST_FILES):
+            parts = file.relative_to(beside).parts
+            if not any(part.startswith(".") or part in _NOT_ITS_OWN for part in parts):
+                yield file
+
+
+def _begins(name: cst.CSTNode | None) -> str:
+    """Return the package with which the ``name`` of a module begins: ``nets.`` of ``"nets." + net``."""
+    match name:
+        case cst.SimpleString():
+            text = str(name.evaluated_value)
+            return text.partition("{")[0].partition("%")[0]
+        case cst.FormattedString(parts=[cst.FormattedStringText(value=text), *_]):
+            return text
+        case cst.BinaryOperation(left=left):
+            return _begins(left)
+        case cst.Call(func=cst.Attribute(value=value, attr=cst.Name("format"))):
+            return _begins(value)
+    return ""
+
+
 def _texts(script: Script) -> Iterator[str]:
     for node in script.nodes:
         if isinstance(node, cst.SimpleString) and isinstance(node.evaluated_value, str):
             yield node.evaluated_value
+
+
+def script_name(path: Path) -> str:
+    """Return what the port of ``path`` is called in a folder of its own: as the script, or as a notebook's script."""
+    return f"{path.stem}.py" if path.suffix == ".ipynb" else path.name
 
 
 def default_output(path: Path) -> Path:

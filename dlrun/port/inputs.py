@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.tape import TapeGradients
 from dlrun.port.facts.torch import Gradients
+from dlrun.port.facts.updates.tape import TapeGradients
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted, walk
 
@@ -39,8 +39,14 @@ def trained_input(loops: Loops) -> cst.CSTNode | None:
 def looked_at(gradients: Gradients) -> cst.Name | None:
     """Return the input of a network of which the script takes the gradient: an attack's image, a dream's picture."""
     script = gradients.script
-    given = {(script.scopes[n], n.value) for call in script.calls if _is_of_network(gradients, call.func)
-             for arg in call.args for n in walk(arg.value) if isinstance(n, cst.Name)}  # fmt: skip
+    given = {
+        (script.scopes[n], n.value)
+        for call in script.calls
+        if _is_of_network(gradients, call.func)
+        for arg in call.args
+        for n in walk(arg.value)
+        if isinstance(n, cst.Name)
+    }
     for node in script.nodes:
         taken: list[cst.CSTNode] = []
         if isinstance(node, cst.Attribute) and node.attr.value == "grad":

@@ -10,8 +10,16 @@ import libcst as cst
 from dlrun.render import render
 
 # What needs no parentheses as the argument of a call.
-_BARE = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.UnaryOperation, cst.BinaryOperation,
-         cst.BooleanOperation, cst.Comparison)  # fmt: skip
+_BARE = (
+    cst.Name,
+    cst.Attribute,
+    cst.Subscript,
+    cst.Call,
+    cst.UnaryOperation,
+    cst.BinaryOperation,
+    cst.BooleanOperation,
+    cst.Comparison,
+)
 
 
 class _Fill(cst.CSTTransformer):
@@ -25,7 +33,8 @@ class _Fill(cst.CSTTransformer):
     def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:  # noqa: N802
         value = updated_node.value
         plain = isinstance(value, _BARE) and all(
-            isinstance(paren.whitespace_after, cst.SimpleWhitespace) for paren in value.lpar)  # fmt: skip
+            isinstance(paren.whitespace_after, cst.SimpleWhitespace) for paren in value.lpar
+        )
         return updated_node.with_changes(value=value.with_changes(lpar=(), rpar=())) if plain else updated_node
 
 

@@ -67,8 +67,9 @@ class Observed:
 
 def _is_at(script: Script, call: cst.Call, place: Place) -> bool:
     start = script.where(call).start
-    return start.line == place.line and (place.column < 0 or (
-        start.column == place.column and script.where(call).end.line == place.end))  # fmt: skip
+    return start.line == place.line and (
+        place.column < 0 or (start.column == place.column and script.where(call).end.line == place.end)
+    )
 
 
 def observe(path: Path, args: Sequence[str], steps: int) -> Observed:
@@ -83,12 +84,16 @@ def observe(path: Path, args: Sequence[str], steps: int) -> Observed:
         try:
             done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_LONGEST_S)
         except subprocess.TimeoutExpired:
-            raise DlrunError(f"{path}: made fewer than {steps} optimizer steps in {_LONGEST_S} s.",
-                             "Observe it on less data, or fewer steps.") from None  # fmt: skip
+            raise DlrunError(
+                f"{path}: made fewer than {steps} optimizer steps in {_LONGEST_S} s.",
+                "Observe it on less data, or fewer steps.",
+            ) from None
         if not result.exists():
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-            raise DlrunError(f"{path}: cannot be observed: {' '.join(said) or f'exit code {done.returncode}'}.",
-                             f"Run it by itself first: python {shlex.quote(str(path))}")  # fmt: skip
+            raise DlrunError(
+                f"{path}: cannot be observed: {' '.join(said) or f'exit code {done.returncode}'}.",
+                f"Run it by itself first: python {shlex.quote(str(path))}",
+            )
         head, *lines = [json.loads(line) for line in result.read_text().splitlines()]
     folder = home_of(path.resolve(), path.read_bytes()).folder
     places = []
@@ -99,6 +104,8 @@ def observe(path: Path, args: Sequence[str], steps: int) -> Observed:
         places.append(Place(line["what"], name, begin, column, end, line["times"]))
     if not head["steps"]:
         command_line = f"dlrun port --observe {shlex.quote(str(path))} -- ARGS"
-        raise DlrunError(f"{path}: ended without an optimizer step: {head['ended']}.",
-                         f"Give it the arguments it trains with: {command_line}")  # fmt: skip
+        raise DlrunError(
+            f"{path}: ended without an optimizer step: {head['ended']}.",
+            f"Give it the arguments it trains with: {command_line}",
+        )
     return Observed(tuple(places), head["steps"], head["ended"])

@@ -32,15 +32,32 @@ class Row:
 def page(ported: Ported) -> str:
     """Return the page; it needs nothing from outside."""
     files = [
-        {"name": part.file, "rows": _folded(_noted(list(_rows(part, _notes(ported, part)))))}
+        {
+            "name": part.file,
+            "becomes": ported.path.name if ported.path and part is ported.script_part else f"{part.file}, ported",
+            "rows": _folded(_noted(list(_rows(part, _notes(ported, part))))),
+        }
         for part in (ported.script_part, *ported.modules)
     ]
     doubts = [
-        {"file": ported.file_of(d), "line": ported.line(d), "danger": d.danger, "why": d.why, "write": d.write}
+        {
+            "file": ported.file_of(d),
+            "line": ported.line(d),
+            "danger": d.danger,
+            "name": d.name,
+            "why": d.why,
+            "write": d.write,
+        }
         for d in ranked(ported.doubts, ported.part_of)
     ]
-    return render("port/report.html.j2", name=ported.name, contract=ported.contract, files=files, doubts=doubts,
-                  edits=len(ported.edits))  # fmt: skip
+    return render(
+        "port/report.html.j2",
+        name=ported.name,
+        contract=ported.contract,
+        files=files,
+        doubts=doubts,
+        edits=len(ported.edits),
+    )
 
 
 def _notes(ported: Ported, part: Part) -> dict[int, list[tuple[str, str]]]:
@@ -50,7 +67,9 @@ def _notes(ported: Ported, part: Part) -> dict[int, list[tuple[str, str]]]:
     for found in everything:
         if ported.file_of(found) == part.file:
             label = f"doubt {found.danger}" if isinstance(found, Doubt) else found.step
-            notes.setdefault(ported.line(found), []).append((label, found.why))
+            at_line = notes.setdefault(ported.line(found), [])
+            if (label, found.why) not in at_line:
+                at_line.append((label, found.why))
     return notes
 
 
@@ -61,8 +80,14 @@ def _rows(part: Part, notes: dict[int, list[tuple[str, str]]]) -> Iterator[Row]:
             a, b = i + k, j + k
             left, right = (a + 1 if a < i_end else 0), (b + 1 if b < j_end else 0)
             kind = "same" if tag == "equal" else "changed" if left and right else "removed" if left else "added"
-            yield Row(left, before[a] if left else "", right, after[b] if right else "", kind,
-                      tuple(notes.get(left, ())) if left else ())  # fmt: skip
+            yield Row(
+                left,
+                before[a] if left else "",
+                right,
+                after[b] if right else "",
+                kind,
+                tuple(notes.get(left, ())) if left else (),
+            )
 
 
 def _noted(rows: list[Row]) -> list[Row]:
@@ -78,8 +103,12 @@ def _noted(rows: list[Row]) -> list[Row]:
 
 def _folded(rows: list[Row]) -> list[Row]:
     """Return ``rows`` with the long unchanged stretches folded."""
-    near = {j for i, row in enumerate(rows) if row.kind != "same" or row.notes
-            for j in range(i - _CONTEXT, i + _CONTEXT + 1)}  # fmt: skip
+    near = {
+        j
+        for i, row in enumerate(rows)
+        if row.kind != "same" or row.notes
+        for j in range(i - _CONTEXT, i + _CONTEXT + 1)
+    }
     shown: list[Row] = []
     for i, row in enumerate(rows):
         if i in near:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from dlrun.errors import DlrunError
+from dlrun.port.optional import Defaults, unused
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, names_in, walk
 
@@ -92,18 +93,17 @@ def framework_of(script: Script) -> str:
     for target, node in imports:
         if target == "dl_comm" or target.startswith("dl_comm."):
             line = f"line {script.line(node)}" if (target, node) in own else script.place(node)
-            raise DlrunError(f"{script.name}: already ported: {line} imports {target}. Nothing was written.",
-                             "Port the serial script it came from.")  # fmt: skip
-    for target, node in own:
-        for module, tool in _DISTRIBUTED.items():
-            if target == module or target.startswith(module + "."):
-                raise _distributed(script, node, tool)
+            raise DlrunError(
+                f"{script.name}: already ported: {line} imports {target}. Nothing was written.",
+                "Port the serial script it came from.",
+            )
+    defaults = Defaults(script)
+    for node, tool in _distributing(script, own):
+        if not _optional(script, node, defaults):
+            raise _distributed(script, node, tool)
     for node in script.nodes:
         if isinstance(node, (cst.Name, cst.Attribute)) and not isinstance(script.parents.get(node), cst.Attribute):
             full = script.name_of(node)
-            tool = _RANKED.get(full) or ("torch.distributed" if _MESHED.search(full) else "")
-            if tool and not _is_aside(script, node):
-                raise _distributed(script, node, tool)
             if full in _TRAINERS and not isinstance(script.parents.get(node), cst.ImportAlias):
                 raise DlrunError(
                     f"{script.place(node)}: {_TRAINERS[full]} runs the training loop; none to port here.",
@@ -117,7 +117,7 @@ def framework_of(script: Script) -> str:
         how = _strategy(script.name_of(node)) if isinstance(node, cst.Attribute) else ""
         if how.startswith("tf.contrib.") and script.tree_of(node) is not script.module:
             how = ""  # an Estimator takes one as an argument, which can be left out
-        if how or _enters_strategy(node):
+        if (how or _enters_strategy(node)) and not defaults.is_off(node):
             raise _distributed(script, node, how or "a strategy of tf.distribute")
     for call in script.calls:
         if _makes_updates(script, call):
@@ -127,6 +127,39 @@ def framework_of(script: Script) -> str:
                 "Compile a model and call train_on_batch(), or apply the gradients of a tf.GradientTape.",
             )
     return _trained_with(script, [target for target, _ in own]) or _trained_with(script, [t for t, _ in imports], True)
+
+
+def _distributing(script: Script, own: list[tuple[str, cst.CSTNode]]) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield what stands for ranks of another's making, with its name: imports among ``own``, and what is used."""
+    for target, node in own:
+        for module, tool in _DISTRIBUTED.items():
+            if target == module or target.startswith(module + "."):
+                yield node, tool
+    for node in script.nodes:
+        if isinstance(node, (cst.Name, cst.Attribute)) and not isinstance(script.parents.get(node), cst.Attribute):
+            full = script.name_of(node)
+            if tool := _RANKED.get(full) or ("torch.distributed" if _MESHED.search(full) else ""):
+                yield node, tool
+
+
+def _optional(script: Script, node: cst.CSTNode, defaults: Defaults) -> bool:
+    """Tell whether ``node`` distributes nothing: an import that nothing uses, an option that is off by default."""
+    if isinstance(node, (cst.Import, cst.ImportFrom)):
+        starts = any(n.value == "ddl" for n in walk(node) if isinstance(n, cst.Name))  # by being imported
+        return not starts and unused(script, node, defaults)
+    imported = any(isinstance(up, (cst.Import, cst.ImportFrom)) for up in script.above(node))
+    return imported or _is_aside(script, node) or defaults.is_off(node)
+
+
+def optional(script: Script) -> list[tuple[cst.CSTNode, str]]:
+    """Return what would distribute the training if an option were on that is off by default, with its name."""
+    own = [(target, node) for target, node in imported(script) if script.tree_of(node) is script.module]
+    found = [
+        (node, tool)
+        for node, tool in _distributing(script, own)
+        if not any(isinstance(up, (cst.Import, cst.ImportFrom)) for up in (node, *script.above(node)))
+    ]
+    return [(node, tool) for node, tool in found if script.tree_of(node) is script.module]
 
 
 def _is_aside(script: Script, node: cst.CSTNode) -> bool:
@@ -173,11 +206,13 @@ def _trained_with(script: Script, imports: list[str], last: bool = False) -> str
     if not last:
         return ""
     if "jax" in heads:
-        raise DlrunError(f"{name}: trains with jax, which dlrun port does not know.",
-                         "It ports PyTorch, Keras and TensorFlow.")  # fmt: skip
+        raise DlrunError(
+            f"{name}: trains with jax, which dlrun port does not know.", "It ports PyTorch, Keras and TensorFlow."
+        )
     known = ", ".join(sorted(h for h in heads if h)) or "nothing"
-    raise DlrunError(f"{name}: no framework found: it imports {known}.",
-                     "Name a script that imports torch, keras or tensorflow.")  # fmt: skip
+    raise DlrunError(
+        f"{name}: no framework found: it imports {known}.", "Name a script that imports torch, keras or tensorflow."
+    )
 
 
 def _torch_trains(script: Script) -> bool:
@@ -229,8 +264,11 @@ def main_guard(script: Script, flow: Flow | None = None, trains: Iterable[cst.CS
     guards = [s for s in script.module.body if isinstance(s, cst.If) and _is_guard(s)]
     blocks = [g for g in guards if isinstance(g.body, cst.IndentedBlock)]
     frames = (frame for node in trains for frame in flow.frames(node)) if flow is not None and blocks else ()
-    starts = (frame for frame in frames if script.tree_of(frame) is script.module
-              and isinstance(script.function_of(frame), cst.Module))  # fmt: skip
+    starts = (
+        frame
+        for frame in frames
+        if script.tree_of(frame) is script.module and isinstance(script.function_of(frame), cst.Module)
+    )
     return None if not blocks or any(not script.inside(frame, blocks[-1]) for frame in starts) else blocks[-1]
 
 

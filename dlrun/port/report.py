@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from dlrun.port.edits import Doubt, Edit
+from dlrun.port.edits import Doubt, Edit, Note
 from dlrun.port.program.script import Script
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -46,6 +46,7 @@ class Ported:
     """A ported script, and the Edits and Doubts it came from.
 
     ``modules`` are the local modules that need changes too. ``path`` is where the script was written, if it was.
+    ``notes`` say what was left as it is.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Ported:
     framework: str
     contract: str
     path: Path | None = None
+    notes: tuple[Note, ...] = ()
 
     @property
     def text(self) -> str:
@@ -82,11 +84,11 @@ class Ported:
         mine = self.script_part.diff(str(self.path) if self.path else "ported", color)
         return mine + "".join(m.diff(str(folder / m.file) if self.path else "ported", color) for m in self.modules)
 
-    def file_of(self, found: Edit | Doubt) -> str:
+    def file_of(self, found: Edit | Doubt | Note) -> str:
         """Return the file in which ``found`` is."""
         return self.script.files[self.script.tree_of(found.node)]
 
-    def part_of(self, found: Edit | Doubt) -> tuple[int, int]:
+    def part_of(self, found: Edit | Doubt | Note) -> tuple[int, int]:
         """Return what sorts edits and doubts: by file, the script first, then by line."""
         return list(self.script.files.values()).index(self.file_of(found)), self.line(found)
 
@@ -106,15 +108,22 @@ class Ported:
         out.append(self.contract)
         untouched = len(self.script.files) - 1 - len(self.modules)
         if untouched:
-            out.append(f"{untouched} local module{'s' if untouched > 1 else ''} read and left as they are"
-                       if untouched > 1 else "1 local module read and left as it is")  # fmt: skip
+            out.append(
+                f"{untouched} local module{'s' if untouched > 1 else ''} read and left as they are"
+                if untouched > 1
+                else "1 local module read and left as it is"
+            )
+        out += [
+            f"line {self.line(n)}: {n.why}" if self.file_of(n) == self.name else f"{self.script.place(n.node)}: {n.why}"
+            for n in sorted(self.notes, key=self.part_of)
+        ]
         if self.doubts:
             out.append(_style("To look at yourself, the most dangerous first:", color, bold=True))
         for doubt in ranked(self.doubts, self.part_of):
             fg = {"high": "red", "medium": "yellow", "low": "cyan"}[doubt.danger]
             file = f"{self.file_of(doubt)}:" if self.file_of(doubt) != self.name else ""
             place = f"{file}{self.line(doubt)}"
-            out.append(f"  {place:>5}  {_style(doubt.danger, color, fg=fg)}  {doubt.why}")
+            out.append(f"  {place:>5}  {_style(doubt.danger, color, fg=fg)}  {doubt.why} [{doubt.name}]")
             if doubt.write:
                 out.append(f"         write: {doubt.write}")
         return "\n".join(out) + "\n"
@@ -123,10 +132,16 @@ class Ported:
         """Return why ``step`` was done where it was done, below what it means and how it works."""
         out = [f"{step}: {meaning}.", "", *(f"  {line}".rstrip() for line in inspect.cleandoc(how).splitlines()), ""]
         places: list[Edit | Doubt] = [*self.edits, *self.doubts]
-        for found in sorted((f for f in places if f.step == step), key=self.part_of):
-            text = self.script.code(found.node).strip().splitlines()[0][:80]
-            out.append(f"  {self.script.place(found.node)}: {found.why}\n      {text}")
-        return "\n".join(out) + "\n"
+        return "\n".join(out) + "\n" + self._places([f for f in places if f.step == step])
+
+    def explain_doubt(self, name: str) -> str:
+        """Return what DOUBTS.md says of the doubt ``name``, and where this port has one."""
+        return f"{name}\n\n{explained()[name]}\n\n" + self._places([d for d in self.doubts if d.name == name])
+
+    def _places(self, found: Sequence[Edit | Doubt]) -> str:
+        """Return where ``found`` is, and why, by line."""
+        rows = ((self.script.place(f.node), f.why, self.script.code(f.node)) for f in sorted(found, key=self.part_of))
+        return "".join(f"  {place}: {why}\n      {code.strip().splitlines()[0][:80]}\n" for place, why, code in rows)
 
     def as_json(self) -> dict[str, Any]:
         """Return the same as plain values."""
@@ -140,6 +155,7 @@ class Ported:
             ],
             "doubts": [
                 {
+                    "name": d.name,
                     "step": d.step,
                     "file": self.file_of(d),
                     "line": self.line(d),
@@ -149,12 +165,24 @@ class Ported:
                 }
                 for d in ranked(self.doubts, self.part_of)
             ],
+            "doubts_by_name": dict(sorted(Counter(d.name for d in self.doubts).items())),
+            "notes": [
+                {"file": self.file_of(n), "line": self.line(n), "why": n.why}
+                for n in sorted(self.notes, key=self.part_of)
+            ],
             "files": [part.file for part in (self.script_part, *self.modules)],
         }
 
-    def line(self, found: Edit | Doubt) -> int:
+    def line(self, found: Edit | Doubt | Note) -> int:
         """Return the line of the serial text at which ``found`` is."""
         return self.script.line(found.node)
+
+
+def explained() -> dict[str, str]:
+    """Return what the page DOUBTS.md says of each name of a doubt."""
+    page = Path(__file__).with_name("DOUBTS.md").read_text(encoding="utf-8")
+    sections = (part.partition("\n") for part in page.split("\n## ")[1:])
+    return {title: text.strip() for title, _, text in sections}
 
 
 def ranked(doubts: Sequence[Doubt], place: Callable[[Doubt], tuple[int, int]]) -> list[Doubt]:

@@ -9,7 +9,8 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.feeds import Feeds
 from dlrun.port.inputs import meta_learning, trained_input
-from dlrun.port.program.script import Script
+from dlrun.port.program.script import Script, argument, walk
+from dlrun.port.rebuilt import rebuilt
 from dlrun.port.untrained import missing
 
 _EXACT = re.compile(r"^gpytorch\..*(ExactMarginalLogLikelihood|LeaveOneOutPseudoLikelihood)$")
@@ -25,7 +26,7 @@ def whole_graph(script: Script, node: cst.CSTNode) -> DlrunError:
 
 
 def nothing_to_share(feeds: Feeds) -> DlrunError | None:
-    """Return the error for a script whose samples cannot be dealt out to the ranks, or None."""
+    """Return the error for a script whose samples cannot be sharded over the ranks, or None."""
     script = feeds.script
     if (cls := _in_threads(feeds)) is not None:
         return DlrunError(
@@ -52,7 +53,14 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             "which the ranks' mean would mix. Nothing was written.",
             "Give each rank tasks of its own, and average what the outer loop learns from them by hand: dl.average().",
         )
-    if (reason := _uncut(feeds)) is not None:
+    if (cls := _of_one_sample(feeds)) is not None:
+        return DlrunError(
+            f"{script.place(cls)}: {cls.name.value} has one sample, which holds all: there is none for a second rank. "
+            "Nothing was written.",
+            "Take the sample out before the loop, `x, y = data[0]`, and let each step take x and y whole: then their "
+            "rows are shared.",
+        )
+    if (reason := _uncut(feeds) or rebuilt(feeds.loops.gradients)) is not None:
         return reason
     if not feeds.found and not feeds.counted and not feeds.episodes:
         return DlrunError(
@@ -62,6 +70,26 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             or "Every rank would compute the same update. Feed the loop from a data set (DataLoader, "
             "tf.data.Dataset), or from slices, x[i:i + size], and port again.",
         )
+    return None
+
+
+def _of_one_sample(feeds: Feeds) -> cst.ClassDef | None:
+    """Return the class of a data set that trains and whose length is 1: all pixels of a picture, say."""
+    flow = feeds.flow
+    given = [argument(n, "dataset", 0) for f in feeds.found.values() for n in walk(f.node) if isinstance(n, cst.Call)]
+    sets = [f.node for f in feeds.found.values()] + [value for value in given if value is not None]
+    sets += [
+        value
+        for f in feeds.found.values()
+        for o in flow.origins(f.node)
+        if isinstance(o.node, cst.Call)
+        if (value := argument(o.node, "dataset", 0)) is not None
+    ]
+    for cls in dict.fromkeys(c for node in sets for c in flow.classes(node)):
+        length = flow.method(cls, "__len__")
+        returned = flow.returns(length) if length is not None else []
+        if returned and all(isinstance(r, cst.Integer) and r.value == "1" for r in returned):
+            return cls
     return None
 
 
@@ -157,8 +185,11 @@ def _in_threads(feeds: Feeds) -> cst.ClassDef | None:
 def not_globally(feeds: Feeds) -> DlrunError | None:
     """Return the error for a script whose batches cannot be divided among the ranks, or None."""
     script = feeds.script
-    drawn = [loop for loop in feeds.counted if not any(
-        feeds.iterated.advanced(c) is not None for c in feeds.draws.reached(loop.body))]  # fmt: skip
+    drawn = [
+        loop
+        for loop in feeds.counted
+        if not any(feeds.iterated.advanced(c) is not None for c in feeds.draws.reached(loop.body))
+    ]
     indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
     streams = [f.node for f in feeds.found.values() if f.how in ("stretch", "stretches")]
     single = [f.node for f in feeds.found.values() if f.how == "iterable" and _one_by_one(feeds, f.node)]

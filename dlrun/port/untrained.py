@@ -40,8 +40,10 @@ def rather(script: Script) -> str:
     if len(found) == 1:
         return f"Port {found[0]}, which imports it: dlrun port {found[0]} --out-dir FOLDER takes this file along."
     which = f" ({', '.join(found[:4])} import it)" if found else ""
-    return (f"Port the script that calls it{which}: dlrun port THAT_SCRIPT --out-dir FOLDER follows its imports "
-            "to this file.")  # fmt: skip
+    return (
+        f"Port the script that calls it{which}: dlrun port THAT_SCRIPT --out-dir FOLDER follows its imports "
+        "to this file."
+    )
 
 
 def no_loop(gradients: Gradients) -> DlrunError:
@@ -72,8 +74,11 @@ def no_loop(gradients: Gradients) -> DlrunError:
             f"{script.name}: gradients are computed ({place}) but no step that uses them was found.",
             f"{looked}; the update may be in another file: port that file. {missing(script)}".strip(),
         )
-    return nothing_trains(script, "no backward pass and no optimizer step",
-                          f"{looked}; the loop may be in a module that this file imports: port that file.")  # fmt: skip
+    return nothing_trains(
+        script,
+        "no backward pass and no optimizer step",
+        f"{looked}; the loop may be in a module that this file imports: port that file.",
+    )
 
 
 def nothing_trains(script: Script, what: str, looked: str) -> DlrunError:
@@ -82,8 +87,9 @@ def nothing_trains(script: Script, what: str, looked: str) -> DlrunError:
     if fit is not None:
         return DlrunError(
             f"{script.place(fit)}: {script.code(fit.func)}() trains out of sight, where no rank can average. Nothing "
-            "was written.", "Write a loop with an optimizer of the framework's own.",
-        )  # fmt: skip
+            "was written.",
+            "Write a loop with an optimizer of the framework's own.",
+        )
     other = next((node for target, node in imported(script) if target.split(".")[0] == "tf_keras"), None)
     if other is not None:
         return DlrunError(
@@ -129,5 +135,7 @@ def missing(script: Script) -> str:
         return ""
     shown = ", ".join(f"{name} ({place})" for name, place in list(found.items())[:4])
     more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-    return (f"The program imports what was found neither in its project nor installed: {shown}{more}. What it takes "
-            "from there was not seen: port it where all of it lies.")  # fmt: skip
+    return (
+        f"The program imports what was found neither in its project nor installed: {shown}{more}. What it takes "
+        "from there was not seen: port it where all of it lies."
+    )

@@ -65,7 +65,8 @@ def assign(blocks: Sequence[frozenset[int]], left: Sequence[Gpu], each: int = 1)
     """Return, for every rank of the node, which of the GPUs ``left`` are its own: those that are near its cores.
 
     ``blocks`` are the CPUs of each rank. A rank takes the first free GPU that shares most of its CPUs; where nothing
-    is known this is the GPUs in their order. Where there are fewer GPUs than ranks want, they are shared in turn.
+    is known this is the GPUs in their order. Where there are fewer GPUs than ranks want, they are
+    shared evenly.
     """
     taken: list[list[int]] = []
     free = list(range(len(left)))

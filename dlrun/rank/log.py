@@ -2,36 +2,62 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import struct
+import time
 
 from dlrun.rank.script import theirs
 
 TAIL = 20  # last lines of a failed rank that are shown
 # How lines begin in which faulthandler tells of the shim, of all the modules that are loaded, or (Python 3.14 on) of
 # the functions in C, of which there are more than a tail has lines.
-_OURS = (f'  File "{os.path.dirname(__file__)}/', '  File "<frozen runpy>"', "Extension modules: ",  # noqa: PTH120
-         "Current thread's C stack", '  Binary file "')  # fmt: skip
+_OURS = (
+    f'  File "{os.path.dirname(__file__)}/',  # noqa: PTH120
+    '  File "<frozen runpy>"',
+    "Extension modules: ",
+    "Current thread's C stack",
+    '  Binary file "',
+)
+
+
+TIMES = struct.Struct("<dQ")  # when (seconds since 1970), and at which byte of the log, something was written
+_APART = 0.001  # seconds at least between two that are noted
 
 
 class Log:
-    """The file ``rank-R.log`` in the run directory ``folder``."""
+    """The file ``rank-R.log`` in the run directory ``folder``, and ``rank-R.times``: when which of it was written."""
 
     def __init__(self, folder: str, rank: int) -> None:
         self.name = f"rank-{rank}.log"
         self.fd = os.open(f"{folder}/{self.name}", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        self.times = os.open(f"{folder}/rank-{rank}.times", flags, 0o644)
+        self.written, self.noted = 0, 0.0
         self._complained = False
 
     def write(self, data: bytes) -> bytes:
         """Keep ``data``; return what is to be told where that cannot be, once: a full disk ends no training."""
+        self._note()
         try:
             while data:
-                data = data[os.write(self.fd, data) :]  # of a disk that is nearly full, less than was asked
+                done = os.write(self.fd, data)  # of a disk that is nearly full, less than was asked
+                self.written += done
+                data = data[done:]
         except OSError as error:
             if not self._complained:
                 self._complained = True
                 told = f"dlrun: {self.name} cannot be written ({error.strerror}); the job goes on without it\n"
                 return told.encode()
         return b""
+
+    def _note(self) -> None:
+        """Note when what comes now is written; a log without its times can be read, too."""
+        now = time.time()
+        if now - self.noted >= _APART or now < self.noted:
+            self.noted = now
+            with contextlib.suppress(OSError):
+                os.write(self.times, TIMES.pack(now, self.written))
 
     def size(self) -> int:
         """Return how many bytes it holds."""

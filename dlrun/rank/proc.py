@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 _SEGMENT = "/dev/shm/mpich_shm_"
 
@@ -50,3 +51,38 @@ def unlink_segments(pid: int) -> None:
         for name in names:
             with contextlib.suppress(OSError):
                 os.unlink(name)  # noqa: PTH108
+
+
+def unlink_forsaken(since: float, seconds: float = 0.05) -> None:
+    """Unlink the shared memory of MPICH's that was made after ``since`` (s), is this user's, and is mapped by nobody.
+
+    A rank that died by itself has left it. One that is about to be mapped is seen to be, ``seconds`` later.
+    """
+    with contextlib.suppress(OSError):
+        left = _unmapped(_made_since(since))
+        if left:
+            time.sleep(seconds)
+            for name in _unmapped(left):
+                os.unlink(name)  # noqa: PTH108
+
+
+def _made_since(since: float) -> set[str]:
+    found = set()
+    with os.scandir(os.path.dirname(_SEGMENT)) as entries:  # noqa: PTH120
+        for entry in entries:
+            if entry.path.startswith(_SEGMENT):
+                stat = entry.stat()
+                if stat.st_uid == os.getuid() and stat.st_mtime >= since:
+                    found.add(entry.path)
+    return found
+
+
+def _unmapped(names: set[str]) -> set[str]:
+    """Return which of these files no process maps."""
+    left = set(names)
+    for name in os.listdir("/proc") if left else ():  # noqa: PTH208
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/maps") as file:  # noqa: PTH123
+                maps = file.read()
+                left = {name for name in left if name not in maps}
+    return left

@@ -13,6 +13,8 @@ import sys
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
+from dlrun.rank import stdin
+
 EARLY_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 STACK_SIGNAL = signal.SIGRTMIN + 9  # makes the script write its stack to rank-R.stack
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
@@ -20,13 +22,14 @@ _HEARD_S = 5.0
 _PLACES = ("in user code:", "Graph execution error:")
 
 
-def run(program: list[str], kind: str, report: int, apart: str = "") -> NoReturn:
+def run(program: list[str], kind: str, report: int, apart: str = "", input_: int = 0) -> NoReturn:
     """Become the script ``program[0]`` with the arguments ``program[1:]``; never returns.
 
     ``kind`` is "script" (a Python file), "module" (as in ``python -m``) or "command" (anything else that runs). How a
     Python script ended is written to the file descriptor ``report`` as one line of JSON, before its exit hooks run:
-    those may wait for other ranks for ever. ``apart``: a folder that looks like this one, to run in. Nobody
-    watches what other programs than Python's write through its links.
+    those may wait for other ranks for ever. ``input_`` is the file descriptor that it reads; 0 is an empty one.
+    ``apart``: a folder that looks like this one, to run in. Nobody watches what other programs than Python's write
+    through its links.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     os.environ["DLRUN_STACK_SIGNAL"] = str(int(STACK_SIGNAL))  # dl_comm then says which call it is in: rank-R.call
@@ -43,12 +46,15 @@ def run(program: list[str], kind: str, report: int, apart: str = "") -> NoReturn
             os._exit(126)
     file = f"{os.environ['DLRUN_RUN_DIR']}/rank-{os.environ['DLRUN_RANK']}.stack"
     stack = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # stays open to the end
+    signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # as it is again once Python ends, and faulthandler before it
     faulthandler.register(STACK_SIGNAL, stack, all_threads=False)
     faulthandler.enable()  # a segmentation fault then names its line
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # as on a terminal: lines and \r progress bars show at once
     pid = os.getpid()
+    _note_sudden_end(report, pid)
+    stdin.install(input_, lambda: _tell(report, pid, {"reads": True}))
     record: dict[str, Any] = {}
     status: object = None
     try:
@@ -60,10 +66,12 @@ def run(program: list[str], kind: str, report: int, apart: str = "") -> NoReturn
             _run_file(program)
     except SystemExit as end:
         status = end.code
-        if status not in (None, 0):
-            code = status & 0xFF if isinstance(status, int) else 1
-            shown = f"sys.exit({status!r})"
-            record = {"what": shown, "where": where(end.__traceback__), "code": code} if code else {}
+        code = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
+        place = where(end.__traceback__)
+        if code:
+            record = {"what": f"sys.exit({status!r})", "where": place, "code": code}
+        else:
+            _tell(report, pid, {"talked": talked(), "left": place})
     except BaseException as error:
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
         record = {"what": what(error), "where": where(error.__traceback__, error), "code": status}
@@ -91,6 +99,22 @@ def _run_file(program: list[str]) -> None:
     with io.open_code(path) as file:
         source = file.read()
     exec(compile(source, path, "exec"), main.__dict__)
+
+
+def _note_sudden_end(report: int, pid: int) -> None:
+    """Have ``os._exit()``, which runs no hook and raises nothing, tell where it was called."""
+    end = os._exit
+
+    def told(status: int) -> NoReturn:
+        if os.getpid() == pid:
+            frame, place = sys._getframe(1), ""
+            while frame is not None and not place:
+                place = "" if theirs(frame.f_code.co_filename) else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                frame = frame.f_back  # type: ignore[assignment]
+            _tell(report, pid, {"sudden": place})
+        end(status)
+
+    os._exit = told
 
 
 def _into(place: str, script: str) -> str:

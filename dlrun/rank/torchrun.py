@@ -22,9 +22,14 @@ def variables(place: Mapping[str, Any], master: Sequence[Any], run_dir: str) -> 
     """
     address, port = master
     named = {
-        "RANK": place["RANK"], "WORLD_SIZE": place["SIZE"],
-        "LOCAL_RANK": place["LOCAL_RANK"], "LOCAL_WORLD_SIZE": place["LOCAL_SIZE"],
-        "GROUP_RANK": place["NODE"], "GROUP_WORLD_SIZE": place["NNODES"],
-        "MASTER_ADDR": address, "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": os.path.basename(run_dir),  # noqa: PTH119
-    }  # fmt: skip
+        "RANK": place["RANK"],
+        "WORLD_SIZE": place["SIZE"],
+        "LOCAL_RANK": place["LOCAL_RANK"],
+        "LOCAL_WORLD_SIZE": place["LOCAL_SIZE"],
+        "GROUP_RANK": place["NODE"],
+        "GROUP_WORLD_SIZE": place["NNODES"],
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": os.path.basename(run_dir),  # noqa: PTH119
+    }
     return {name: str(value) for name, value in named.items()}

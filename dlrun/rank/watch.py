@@ -12,10 +12,11 @@ import time
 from typing import Any
 
 from dlrun.rank import wire
+from dlrun.rank.communicating import talks
 from dlrun.rank.log import TAIL, Log, crashed_at
-from dlrun.rank.proc import catches, children, unlink_segments
+from dlrun.rank.proc import catches, children, unlink_forsaken, unlink_segments
 from dlrun.rank.script import EARLY_WARNINGS, STACK_SIGNAL
-from dlrun.rank.talk import talks
+from dlrun.rank.stdin import Feed
 
 _PASSES = 32  # readings of the script's output before signals, and what dlrun launch says, have their turn
 GRACE = 1.0  # seconds between the signal that asks a script to end and the one that ends it
@@ -28,29 +29,39 @@ class Watcher:
     """Watches one script until it and everything it started is gone.
 
     ``streams`` maps the read ends of the script's output pipes to the wire's kinds. The watcher writes the log, for a
-    full disk does not end it, as it would a script; what is to be ``shown`` it sends on by ``home``, the connection to
-    ``dlrun launch``, or where there is none, by its own output, which the launcher forwards.
+    full disk does not end it, as it would a script; what is to be ``shown`` it sends on by ``server``, the connection
+    to ``dlrun launch``, or where there is none, by its own output, which the launcher forwards.
     """
 
     def __init__(
-        self, rank: int, script: int, report: int, log: Log, streams: dict[int, bytes], shown: bool,
-        home: socket.socket | None, serial_after: float,
-    ) -> None:  # fmt: skip
+        self,
+        rank: int,
+        script: int,
+        report: int,
+        log: Log,
+        streams: dict[int, bytes],
+        shown: bool,
+        server: socket.socket | None,
+        serial_after: float,
+    ) -> None:
         self.rank, self.script, self.report, self.log = rank, script, report, log
-        self.streams, self.shown, self.home = streams, shown, home
+        self.streams, self.shown, self.server = streams, shown, server
         self.reader = wire.Reader()
+        self.feed: Feed | None = None
+        self.since = time.time()
         self.kill_at = float("inf")
-        self.look_at = time.monotonic() + serial_after if home else float("inf")  # whether the script talks to others
+        self.look_at = time.monotonic() + serial_after if server else float("inf")  # whether the script talks to others
         self.stopped = False  # the script was told to end: its end is no failure
         self.failure: dict[str, Any] = {}
         self.talked = True
         self.said = False  # whether the script has said how it ended; one that os._exit() ends does not
+        self.left = ""  # where it called sys.exit(0), or os._exit()
         self.poll = select.poll()
-        for fd in (report, *streams, *([home.fileno()] if home else [])):
+        for fd in (report, *streams, *([server.fileno()] if server else [])):
             os.set_blocking(fd, False)
             self.poll.register(fd, select.POLLIN)
-        if home:
-            home.setblocking(True)
+        if server:
+            server.setblocking(True)
         self.received: set[int] = set()
         self.signalled: list[int] = []  # by somebody else; acted on in the loop, not in the middle of a message
         self.wake, wake = os.pipe()
@@ -60,6 +71,12 @@ class Watcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in FORWARDED:
             signal.signal(number, lambda number, _: self.signalled.append(number))
+
+    def feeds(self, fd: int, at_once: bool) -> None:
+        """Write what ``dlrun launch`` reads into ``fd``, the script's input; ``at_once``, or when the script asks."""
+        self.feed = Feed(fd, self.poll, lambda: self._send(wire.READS, {}))
+        if at_once:
+            self.feed.ask()
 
     def run(self) -> int:
         """Watch until the script has ended; return its exit code (128 + signal)."""
@@ -82,6 +99,8 @@ class Watcher:
         for fd in (*self.streams, self.report):
             self._serve(fd)
         self._end_descendants()
+        if code or self.stopped:
+            unlink_forsaken(self.since)
         return self._conclude(code if code >= 0 else 128 - code, -code if code < 0 else 0)
 
     def _serve(self, fd: int) -> None:
@@ -89,7 +108,9 @@ class Watcher:
             os.read(fd, 512)
         elif fd == self.report:
             self._hear_script()
-        elif self.home and fd == self.home.fileno():
+        elif self.feed and fd == self.feed.fd:
+            self.feed.write()
+        elif self.server and fd == self.server.fileno():
             self._hear_home()
         else:
             self._pass_on(fd)
@@ -108,7 +129,7 @@ class Watcher:
                     self._show(self.streams[fd], data)
 
     def _show(self, stream: bytes, data: bytes) -> None:
-        if self.home and data:
+        if self.server and data:
             self._send(stream, data)
         elif data:
             os.write(1 if stream == wire.OUT else 2, data)
@@ -124,8 +145,18 @@ class Watcher:
             self._forget(self.report)
         for line in lines:
             said = json.loads(line)
+            if "reads" in said:
+                self._send(wire.READS, {})
+                continue
+            if "sudden" in said:
+                if not self.said:  # an exit hook ends what has said where it left
+                    self.left = said["sudden"]
+                continue
             self.said, self.talked = True, said.get("talked", self.talked)
-            if "what" in said:
+            self.left = said.get("left", self.left)
+            if "what" not in said:
+                self._send(wire.LEAVES, {"left": self.left})
+            else:
                 for fd in list(self.streams):  # its traceback first: nothing is sure after the failure is known
                     self._pass_on(fd)
                 self._fail(said)
@@ -133,9 +164,9 @@ class Watcher:
                     os.write(self.report, b".")
 
     def _hear_home(self) -> None:
-        assert self.home
+        assert self.server
         try:
-            data = self.home.recv(65536)
+            data = self.server.recv(65536)
         except OSError:
             data = b""
         if not data:
@@ -144,6 +175,8 @@ class Watcher:
             if kind == wire.STOP:
                 order = json.loads(body)
                 self._stop(order["signal"], order["grace"])
+            elif kind == wire.IN and self.feed:
+                self.feed.take(body)
             elif kind == wire.ASK:
                 self._ask_stack()
 
@@ -169,9 +202,9 @@ class Watcher:
 
     def _orphaned(self) -> None:
         """``dlrun launch`` is dead, and with it the job."""
-        assert self.home
-        self._forget(self.home.fileno())
-        self.home = None
+        assert self.server
+        self._forget(self.server.fileno())
+        self.server = None
         self._stop(signal.SIGTERM, GRACE)
 
     def _forget(self, fd: int) -> None:
@@ -192,11 +225,11 @@ class Watcher:
         """
         ends = number in ENDS
         self.received.add(number)
-        if self.home:
+        if self.server:
             self._send(wire.SIGNALLED, {"signal": number})
         elif ends:
             self._stop(number, 2 * GRACE)
-        if not ends and (not self.home or catches(self.script, number)):
+        if not ends and (not self.server or catches(self.script, number)):
             self._signal(number)
 
     def _signal(self, number: int) -> None:
@@ -209,9 +242,13 @@ class Watcher:
             return
         trace = failure.pop("trace", [])
         self.failure = {
-            "rank": self.rank, "host": socket.gethostname(), "pid": self.script, "time": time.time(),
-            "tail": [] if self.shown else trace[-TAIL:] or self.log.tail(), **failure,
-        }  # fmt: skip
+            "rank": self.rank,
+            "host": socket.gethostname(),
+            "pid": self.script,
+            "time": time.time(),
+            "tail": [] if self.shown else trace[-TAIL:] or self.log.tail(),
+            **failure,
+        }
         self._send(wire.FAILED, self.failure)
 
     def _conclude(self, code: int, number: int) -> int:
@@ -220,21 +257,25 @@ class Watcher:
         while self.signalled:
             self._pass_signal_on(self.signalled.pop(0))
         if code and not self.failure and number not in self.received:
-            name = signal.Signals(number).name if number else ""
-            what = f"killed by {name}" if name else f"exit code {code}"
-            self._fail({"what": what, "where": crashed_at(self.log.tail()), "code": code})
+            known = number in {int(each) for each in signal.Signals}
+            name = signal.Signals(number).name if known else f"signal {number}" if number else ""
+            what, tail = f"killed by {name}" if name else f"exit code {code}", self.log.tail()
+            place = crashed_at(tail) or (self.left if not number and not self.said else "")
+            if self.left and any("calls finalize" in line for line in tail):  # dl_comm's words: the others went on
+                what, place = "sys.exit(0) in the middle of the job", self.left
+            self._fail({"what": what, "where": place, "code": code})
         code = self.failure.get("code", code)
         if self.failure:
             folder = os.environ["DLRUN_RUN_DIR"]
             with contextlib.suppress(OSError), open(f"{folder}/rank-{self.rank}.failure.json", "w") as file:  # noqa: PTH123
                 json.dump(self.failure, file, indent=1)
-        self._send(wire.ENDED, {"code": code, "talked": self.talked, "said": self.said})
+        self._send(wire.ENDED, {"code": code, "talked": self.talked, "said": self.said, "left": self.left})
         return code
 
     def _send(self, kind: bytes, payload: bytes | dict[str, Any]) -> None:
-        if self.home:
+        if self.server:
             try:
-                self.home.sendall(wire.pack(kind, payload))
+                self.server.sendall(wire.pack(kind, payload))
             except OSError:
                 self._orphaned()
 

@@ -13,13 +13,15 @@ import struct
 from typing import Any
 
 HELLO = b"H"  # {rank, size, host, pid, port, ...}
-WELCOME = b"W"  # {size, local_rank, local_size, node, nnodes, cpus, master}
+WELCOME = b"W"  # {size, local_rank, local_size, node, nnodes, cpus, master, shm}
 OUT, ERR = b"O", b"E"  # what the script wrote, as it wrote it
 FAILED = b"F"  # {rank, host, pid, what, where, code, tail, time}
-ENDED = b"X"  # {code, talked, said}: the script is gone, having said how it ended, or not (os._exit)
+LEAVES = b"L"  # {left}: the script has come to its end, or called sys.exit(0) there; its exit hooks may wait for others
+ENDED = b"X"  # {code, talked, said, left}: the script is gone, having said how it ended (and where), or not (os._exit)
 ASK, STACK = b"?", b"K"  # {}; {pid, dump, call, written}: where the script stands, as faulthandler writes it
 SIGNALLED = b"G"  # {signal}: somebody else sent the watcher this signal; what follows is for ``dlrun launch`` to say
 TALKS = b"T"  # {talks}: whether the script, which has run for a while, could be talking to other ranks
+READS, IN = b"R", b"I"  # {}; a piece of standard input, b"" its end: the script reads, and this is what there is
 STOP = b"S"  # {signal, grace}: send the script this signal, and SIGKILL after ``grace`` seconds
 
 _HEAD = struct.Struct("!cI")

@@ -14,9 +14,12 @@ from dlrun.scale.result import STRONG, WEAK, Row, Study, rows
 COLOURS = {"weak": "#0072B2", "strong": "#D55E00"}
 SHADES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 TITLES = {
-    "throughput": "Rate", "efficiency": "Efficiency", "time-to-accuracy": "Time to accuracy",
-    "accuracy": "Accuracy over time", "loss": "Loss over time",
-}  # fmt: skip
+    "throughput": "Rate",
+    "efficiency": "Efficiency",
+    "time-to-accuracy": "Time to accuracy",
+    "accuracy": "Accuracy over time",
+    "loss": "Loss over time",
+}
 
 
 def throughput(panel: Any, study: Study, table: list[Row]) -> None:
@@ -24,9 +27,16 @@ def throughput(panel: Any, study: Study, table: list[Row]) -> None:
     for mode in study.modes():
         chosen = [row for row in table if row.mode == mode]
         counts, colour = [row.ranks for row in chosen], COLOURS[mode]
-        panel.errorbar(counts, [row.mean for row in chosen], [row.deviation for row in chosen], fmt="o", color=colour,
-                       capsize=3, label=f"{mode}, measured")  # fmt: skip
-        if len(counts) > 1:
+        panel.errorbar(
+            counts,
+            [row.mean for row in chosen],
+            [row.deviation for row in chosen],
+            fmt="o",
+            color=colour,
+            capsize=3,
+            label=f"{mode}, measured",
+        )
+        if len(counts) > 2:  # two points fix it
             model = fit(mode, {row.ranks: row.mean for row in chosen}, study.cores)
             panel.plot(counts, [model.rate(n) for n in counts], "--", color=colour, linewidth=1, label=f"{mode}, model")
     first = table[0]
@@ -66,8 +76,15 @@ def curves(panel: Any, study: Study, of: str) -> None:
             points = [p for p in study.of(mode, ranks)[0].reading.points if getattr(p, of) is not None]
             style = "-" if mode == "weak" else "--"
             colour, label = SHADES[counts.index(ranks) % len(SHADES)], f"{ranks} rank{'s' * (ranks > 1)}, {mode}"
-            panel.plot([p.seconds for p in points], [getattr(p, of) for p in points], style, marker=".", markersize=4,
-                       color=colour, label=label)  # fmt: skip
+            panel.plot(
+                [p.seconds for p in points],
+                [getattr(p, of) for p in points],
+                style,
+                marker=".",
+                markersize=4,
+                color=colour,
+                label=label,
+            )
     panel.set_xlabel("seconds after the first line of the script")
     panel.set_ylabel(of)
     if of == "loss":

@@ -37,32 +37,54 @@ def measured(study: Study, target: float | None) -> Table:
     head = ("mode", "ranks", study.unit, "deviation", "values", "speed-up", "efficiency", "best accuracy", to, "job")
     most = max((run.ranks for run in study.runs), default=0)
     note = f"every rank computed with OMP_NUM_THREADS={study.threads}"
+    if any(len(study.counts(mode)) == 2 for mode in study.modes()):
+        note += "; a model of more ranks takes a third number of them"
     crowd = f"; {most} ranks shared {study.cores} cores: their efficiency says nothing of more nodes"
-    return Table("Measured", head, lines, note + (crowd if most > study.cores else ""))
+    told = [i for i, name in enumerate(head) if name in head[:3] or any(line[i] != "-" for line in lines)]
+    return Table(
+        "Measured",
+        tuple(head[i] for i in told),
+        tuple(tuple(line[i] for i in told) for line in lines),
+        note + (crowd if most > study.cores else ""),
+    )
 
 
 def _line(row: Row) -> tuple[str, ...]:
     return (
-        row.mode, str(row.ranks), significant(row.mean), significant(row.deviation), str(row.samples),
-        f"{row.speedup:.2f} x", f"{100 * row.efficiency:.0f} %", _or_dash(row.accuracy, "{:.4f}"),
-        _or_dash(row.to_target, "{:.1f} s"), f"{row.seconds:.1f} s",
-    )  # fmt: skip
+        row.mode,
+        str(row.ranks),
+        significant(row.mean),
+        significant(row.deviation),
+        str(row.samples),
+        f"{row.speedup:.2f} x",
+        f"{100 * row.efficiency:.0f} %",
+        _or_dash(row.accuracy, "{:.4f}"),
+        _or_dash(row.to_target, "{:.1f} s"),
+        f"{row.seconds:.1f} s",
+    )
 
 
 def predicted(study: Study, ahead: int = 4) -> list[Table]:
-    """Per mode with two numbers of ranks or more: the model on the measured points, and `ahead` doublings beyond."""
+    """Per mode with three numbers of ranks or more: the model on the measured points, and `ahead` doublings beyond.
+
+    Two points fix the model, whatever they are.
+    """
     tables = []
     for mode in study.modes():
         rates = {row.ranks: row.mean for row in rows(study, None) if row.mode == mode}
-        if len(rates) < 2:
+        if len(rates) < 3:
             continue
         model, missed = fit(mode, rates, study.cores), errors(mode, rates, study.cores)
         lines = [
-            (str(n), significant(rate), significant(model.rate(n)),
-             f"{100 * (model.rate(n) / rate - 1):+.1f} %" if missed else "-",
-             f"{100 * missed[n]:+.1f} %" if n in missed else "-")
+            (
+                str(n),
+                significant(rate),
+                significant(model.rate(n)),
+                f"{100 * (model.rate(n) / rate - 1):+.1f} %",
+                f"{100 * missed[n]:+.1f} %" if n in missed else "-",
+            )
             for n, rate in rates.items()
-        ]  # fmt: skip
+        ]
         for n in (max(rates) * 2**i for i in range(1, ahead + 1)):
             lines.append((str(n), "-", significant(model.rate(n, shared=False)), "-", "-"))
         note = (
@@ -71,8 +93,6 @@ def predicted(study: Study, ahead: int = 4) -> list[Table]:
             "of the ranks; beyond the measured ones, every rank has a core of its own and the network is as fast as "
             "between those"
         )
-        if not missed:
-            note += "; two points fix the model, so that it has no error to show: measure a third number of ranks"
         head = ("ranks", "measured", "model", "off", "off when left out of the fit")
         tables.append(Table(f"Model, {mode}", head, tuple(lines), note))
     return tables

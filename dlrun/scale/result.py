@@ -111,8 +111,20 @@ def rows(study: Study, target: float | None) -> list[Row]:
             deviation = statistics.stdev(rates) if len(rates) > 1 else 0.0
             efficiency = mean / base * counts[0] / ranks
             seconds = statistics.median(run.seconds for run in runs)
-            found.append(Row(mode, ranks, mean, deviation, len(rates), mean / base, efficiency, best_accuracy(runs),
-                             time_to(runs, target), seconds))  # fmt: skip
+            found.append(
+                Row(
+                    mode,
+                    ranks,
+                    mean,
+                    deviation,
+                    len(rates),
+                    mean / base,
+                    efficiency,
+                    best_accuracy(runs),
+                    time_to(runs, target),
+                    seconds,
+                )
+            )
     return found
 
 

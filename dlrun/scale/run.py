@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from dlrun.apart.run import FILES
@@ -99,8 +99,8 @@ def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int, first: R
     return Run(mode, ranks, repeat, result.seconds, reading, str(files) if files.is_dir() else "")
 
 
-def run_all(experiment: Experiment, on_run: Callable[[int, str], None]) -> Sequence[Run]:
-    """Every run, in order; after Ctrl-C those that were done."""
+def run_all(experiment: Experiment, on_run: Callable[[int, str], None]) -> tuple[list[Run], DlrunError | None]:
+    """Every run, in order; after Ctrl-C those that were done, and after one that failed those before it and why."""
     runs: list[Run] = []
     try:
         for index, (mode, ranks, repeat) in enumerate(experiment.todo()):
@@ -110,4 +110,8 @@ def run_all(experiment: Experiment, on_run: Callable[[int, str], None]) -> Seque
     except KeyboardInterrupt:
         if not runs:
             raise StoppedError("interrupted before the first run was done") from None
-    return runs
+    except DlrunError as error:
+        if not runs:
+            raise
+        return runs, error
+    return runs, None

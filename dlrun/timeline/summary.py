@@ -118,10 +118,17 @@ def _table(tracks: Sequence[Track], late: dict[int, tuple[int, float]]) -> str:
         moved = sum(event.nbytes for event in track.events if event.kind in EXCHANGES)
         behind = [seconds for rank, seconds in late.values() if rank == track.rank]
         by = f" by {seconds_as_text(statistics.median(behind))}" if behind else ""
-        rows.append((
-            f"rank {track.rank}", f"{100 * waiting:.1f} %", f"{100 * reducing:.1f} %", f"{100 * computing:.1f} %",
-            "-" if hidden is None else f"{100 * hidden:.0f} %", f"{len(behind)} steps{by}", f"{moved / 2**20:.1f} MB",
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"rank {track.rank}",
+                f"{100 * waiting:.1f} %",
+                f"{100 * reducing:.1f} %",
+                f"{100 * computing:.1f} %",
+                "-" if hidden is None else f"{100 * hidden:.0f} %",
+                f"{len(behind)} steps{by}",
+                f"{moved / 2**20:.1f} MB",
+            )
+        )
     return aligned(("", "waiting", "averaging", "computing", "overlap", "came last", "averaged"), rows)
 
 

@@ -91,8 +91,18 @@ def to_chrome(tracks: Sequence[Track]) -> dict[str, Any]:
             events += [_complete(event, pid, row * LANES + lane) for lane, event in placed]
         for event in track.events:
             if event.kind == MARK:
-                events.append({"ph": "i", "s": "t", "name": f"step {event.ticket} ended", "cat": MARK, "pid": pid,
-                               "tid": 0, "ts": _us(event.begin), "args": {"ticket": event.ticket}})  # fmt: skip
+                events.append(
+                    {
+                        "ph": "i",
+                        "s": "t",
+                        "name": f"step {event.ticket} ended",
+                        "cat": MARK,
+                        "pid": pid,
+                        "tid": 0,
+                        "ts": _us(event.begin),
+                        "args": {"ticket": event.ticket},
+                    }
+                )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
@@ -130,10 +140,15 @@ def from_chrome(value: Any, source: str) -> list[Track]:
         if not about:
             raise KeyError("process_name")
         return [
-            Track(rank, facts["host"], facts["pid"],
-                  tuple(sorted(found.get(rank, []), key=lambda e: (e.begin, -e.end))), facts["lost"])
+            Track(
+                rank,
+                facts["host"],
+                facts["pid"],
+                tuple(sorted(found.get(rank, []), key=lambda e: (e.begin, -e.end))),
+                facts["lost"],
+            )
             for rank, facts in sorted(about.items())
-        ]  # fmt: skip
+        ]
     except (KeyError, TypeError):
         raise DlrunError(f"{source} is no trace of dlrun launch --timeline") from None
 

@@ -42,8 +42,12 @@ def outcome_of(value: dict[str, Any]) -> Outcome:
     facts = tuple((name, fact) for name, fact in value["facts"])
     return Outcome(
         Trial(settings, trial["stage"], trial["turn"]),
-        value["value"], value["cost"], tuple(value["samples"]), value["error"], facts,
-    )  # fmt: skip
+        value["value"],
+        value["cost"],
+        tuple(value["samples"]),
+        value["error"],
+        facts,
+    )
 
 
 class Journal:

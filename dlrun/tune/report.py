@@ -51,7 +51,7 @@ def tables(space: Space, outcomes: Sequence[Outcome], goal: Goal, measure: Measu
     """A table for each thing that was measured."""
     verdict = judge(space, outcomes, goal)
     apart = measure.apart(outcomes)
-    note = "the verdict rests on pairs measured in turns; the other gains are single looks at a machine in motion"
+    note = "the verdict rests on pairs measured alternately; the other gains are single looks at a machine in motion"
     found = [(f"{title}\n" if len(apart) > 1 else "") + table(space, of, goal, measure, verdict) for title, of in apart]
     return "\n\n".join(found) + "\n" + note
 
@@ -67,12 +67,17 @@ def table(space: Space, outcomes: Sequence[Outcome], goal: Goal, measure: Measur
         rates = [fact for o in of_these for name, fact in o.facts if name == "bus_bandwidth"]
         judged = verdict.kind if final else "challenger"
         mark = "default" if settings == space.default else judged if settings == verdict.challenger else ""
-        rows.append((
-            as_text(settings), "" if settings == space.default else f"{100 * gain:+.1f} %",
-            measure.shown(statistics.median(measured[settings])),
-            measure.shown(percentile(samples, 5 if goal.maximize else 95)),
-            f"{significant(statistics.median(rates) / 1e9)}" if rates else "", str(len(of_these)), mark,
-        ))  # fmt: skip
+        rows.append(
+            (
+                as_text(settings),
+                "" if settings == space.default else f"{100 * gain:+.1f} %",
+                measure.shown(statistics.median(measured[settings])),
+                measure.shown(percentile(samples, 5 if goal.maximize else 95)),
+                f"{significant(statistics.median(rates) / 1e9)}" if rates else "",
+                str(len(of_these)),
+                mark,
+            )
+        )
     failed = {o.trial.settings: o.error for o in outcomes if o.error}
     rows += [(as_text(s), "failed", "", "", "", "", error[:60]) for s, error in failed.items() if not measured[s]]
     worst = "worst 5 %" if measure.metric else "p95"

@@ -2,13 +2,8 @@
 
 Three stages. `grid`: every combination once. `halving`: the better half is measured again, with twice the repeats,
 until one challenger is left (successive halving: Jamieson and Talwalkar, arXiv 1502.07943). `final`: the challenger
-against the default in pairs, measured one right after the other, in turns first. Only the final pairs are judged: the
-challenger was picked because it looked good, so the measurements that picked it prove nothing.
-
-A job's speed drifts with its neighbours, and the two of a pair drift together; so the judge looks at the differences
-of pairs, by their ranks (Wilcoxon 1945), because a neighbour's spike is no news of the settings. It looks several
-times, after 10, 14, ... pairs, and every look gets an equal part of the chance to err (Bonferroni), so that noise
-alone passes for a gain in at most 1 of 100 searches.
+against the default in pairs, measured one right after the other, either one first alternately. Only the final pairs
+are judged: the challenger was picked because it looked good, so the measurements that picked it prove nothing.
 """
 
 from __future__ import annotations

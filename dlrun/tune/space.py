@@ -81,7 +81,7 @@ VARIABLES = {
     "DL_COMM_DEFAULT_NTHREADS": ("1", "2", "8"),
     "DL_COMM_STAGE_KB": ("32", "64", "128", "512", "1024"),
     "DL_COMM_PIPELINE_CHUNK_KB": ("64", "1024", "2048", "8192"),
-    "DL_COMM_WIRE": ("*:doubling", "*:halving", "*:ring", "*:mpi"),
+    "DL_COMM_WIRE": ("*:doubling", "*:halving", "*:ring", "*:pairwise", "*:mpi"),
     "DL_COMM_BUCKET_MB": ("4", "64"),
     "DL_COMM_NUM_CUDA_STREAMS": ("2", "4"),
     "DL_COMM_GPU_PATH": ("staged", "nccl", "ipc", "mpi"),

@@ -123,9 +123,11 @@ def outcome_of(job: Job, trial: Trial) -> Outcome:
 
 
 def carry_out(
-    job: Job, journal: Journal, next_trial: Callable[[Sequence[Outcome]], Trial | None],
+    job: Job,
+    journal: Journal,
+    next_trial: Callable[[Sequence[Outcome]], Trial | None],
     on_trial: Callable[[Trial, Sequence[Outcome]], None] = lambda trial, outcomes: None,
-) -> bool:  # fmt: skip
+) -> bool:
     """Run what is proposed until nothing is, every outcome into the journal; whether Ctrl-C cut it short.
 
     Raises where the very first trial, the default, fails: then nothing can be compared.

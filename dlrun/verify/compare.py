@@ -133,4 +133,4 @@ def _without_gradient(run: Run, error: Event) -> str:
     if lost is None or "does not require grad" not in error["message"]:
         return ""
     so = f"what dl.{lost['fn']}() at {lost.at} gives back has no gradient"
-    return f"{so}: call backward() on each rank's own loss, and dl.gradients(optimizer) between it and the step"
+    return f"{so}: call backward() on each rank's local loss, and dl.gradients(optimizer) between it and the step"

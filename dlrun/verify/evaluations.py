@@ -55,7 +55,7 @@ class Evaluations:
             or any(event["type"] == "by hand" for event in self.serial.root.all("optimizer"))
         ):
             return skipped(NAME, "no module and optimizer of PyTorch's trains: how the ranks evaluate is not judged")
-        # Batch norm's statistics would be each rank's own.
+        # Batch norm's statistics would be local to each rank.
         still: dict[str, Any] = {"quiet": True} if any(event["norm"] for event in forwards) else {}
         kept = self.sharded
         if still:
@@ -63,8 +63,10 @@ class Evaluations:
         cut = min([self.runs.cut, *(len(steps) for steps in in_epochs(kept.root)[1:2])])
         given: dict[str, Any] = {"follows": str(self.runs.folder.resolve() / kept.name), **still}
         with ThreadPoolExecutor(3) as pool:
-            one, two = (pool.submit(self.runs.port, name, 1, None, cut, shaken=shaken, **given)
-                        for name, shaken in (("follows", False), ("shaken", True)))  # fmt: skip
+            one, two = (
+                pool.submit(self.runs.port, name, 1, None, cut, shaken=shaken, **given)
+                for name, shaken in (("follows", False), ("shaken", True))
+            )
             own = self.identity
             same = batch_factor(self.serial, self.sharded) == 1  # 1 rank would come to the ranks' parameters by itself
             if still or same or cut != self.runs.cut:

@@ -2,37 +2,187 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dlrun.verify.checks.data import batch_factor
+from dlrun.verify.checks import loaders, ranks
+from dlrun.verify.checks.choices import choices
+from dlrun.verify.checks.data import batch_factor, batches_a_step, training
 from dlrun.verify.checks.folds import folds
+from dlrun.verify.checks.later import later
+from dlrun.verify.checks.numbers import NAME, Compared, compared, explained, judged, numbers_of, same_batches
+from dlrun.verify.checks.reached import unshown
+from dlrun.verify.checks.shown import numbers_shown
+from dlrun.verify.checks.tails import NAME as TAIL
+from dlrun.verify.checks.tails import tail_of, tails
 from dlrun.verify.checks.whole import is_eager
 from dlrun.verify.longer import seconds_of_step
 from dlrun.verify.trace import Run
-from dlrun.verify.verdict import Check
+from dlrun.verify.tracer.recorder import UNCUT
+from dlrun.verify.verdict import Check, unjudged
 
 if TYPE_CHECKING:
     from dlrun.verify.job import Runs
 
 STEPS = 256  # serial ones: as many as most scripts show something in
 SECONDS = 10.0  # that these may take
+MORE = 8  # batches of each rank beside a tail, so that it decides on no mean
+BATCHES, EPOCHS = 3, 4  # of each rank in a loader that is cut, and how often they are gone through
+OTHERS = "the ranks take other batches than the serial script: only numbers that are n times its own are told"
+GRAPH = "not compared: noise, or batch norm, is not switched off in sessions"
 
 
-def frozen(runs: Runs, serial: Run, sharded: Run) -> Check | None:
-    """Return a check that failed because numbers that are shown are n times, or 1/n of, the serial ones; else None.
+def frozen(runs: Runs, serial: Run, again: Run, sharded: Run) -> tuple[list[Check], list[Run]]:
+    """Return checks of what is shown, saved and decided by with the same parameters, and the serial runs made.
 
     With the same parameters at all steps, a number of an epoch, or of so many batches, follows from its samples alone,
-    and n ranks go through the same ones. Not where something else than an optimizer of PyTorch or Keras updates, or a
-    session does.
+    and n ranks go through the same ones. Where nothing could be compared, that is said.
     """
     n = len(sharded.traces)
-    by_hand = any(event["type"] == "by hand" for event in serial.root.all("optimizer"))
-    if by_hand or n < 2 or not is_eager(serial):
+    if not is_eager(serial) and any(event["noise"] or event["norm"] for event in serial.root.all("forward")):
+        return _uncompared(serial, GRAPH), []
+    made = Frozen(runs, serial, again, sharded, n if batch_factor(serial, sharded) > 1 else 1)
+    few = made.few()
+    if few and few.status == "failed":
+        return [few], made.serial_runs
+    further = None if few and made.is_whole() else made.further()
+    if further and further.status == "failed":
+        return [further], made.serial_runs
+    if few or further:
+        return [check for check in (few or further, made.tails() if few else None) if check], made.serial_runs
+    return _uncompared(serial, OTHERS), made.serial_runs
+
+
+def _uncompared(serial: Run, reason: str) -> list[Check]:
+    """Return what is said where the numbers that a script shows were not compared; nothing of one that shows none."""
+    numbers = [number for found in numbers_of(serial).values() for number in found]
+    if not numbers:
+        return []
+    return [unjudged(NAME, f"{numbers[0].text[:70]!r} ({numbers[0].at}) and what else is shown: {reason}")]
+
+
+class Frozen:
+    """Makes these runs. ``fewer`` serial steps are one of the ranks; ``serial_runs``: those made so far."""
+
+    def __init__(self, runs: Runs, serial: Run, again: Run, sharded: Run, fewer: int) -> None:
+        self.runs, self.serial, self.again, self.sharded, self.fewer = runs, serial, again, sharded, fewer
+        self.serial_runs: list[Run] = []
+        self._loaders = loaders.training(serial.root)
+        self._turn = _steps_of_turn(serial) if not self._loaders else 0
+        self._slowest = max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
+
+    def few(self) -> Check | None:
+        """Compare every number between the epochs of loaders that are cut to a few whole batches of each rank."""
+        if not _shares_a_loader(self.serial, self.sharded):
+            return None
+        affordable = int(self.runs.seconds(SECONDS) / self._slowest / self.fewer)
+        each = max(self.runs.job.steps, BATCHES, min(EPOCHS * BATCHES, affordable // BATCHES * BATCHES))
+        few = BATCHES * batches_a_step(self.serial.root)  # whole windows of those that go into one step
+        one, other = self._pair(each, few)
+        return self._left(one, other) or self._together(one, other) or self._judged((one, other), each, few)
+
+    def tails(self) -> Check | None:
+        """Compare the numbers between epochs of loaders that are cut, but keep their tails; None of none."""
+        n = len(self.sharded.traces)
+        quick = MORE * n * self._slowest < self.runs.seconds(SECONDS) / 2
+        tail = tail_of(self.serial, n, MORE if quick else BATCHES) if self.fewer > 1 else None
+        if tail is None:
+            return None
+        one, other = self.runs.both(
+            lambda: self.runs.frozen(tail.serial, tail.few, self._loaders, 0, tails=True),
+            lambda: self.runs.frozen(tail.ranks, tail.few, self._loaders, tails=True),
+        )
+        if one.error or one.hung or other.error or other.hung:
+            return unjudged(
+                TAIL, f"the last {tail.spare} samples of an epoch: with them a run does not come to its end"
+            )
+        return tails(one, other, tail, (self.serial, self.again))
+
+    def is_whole(self) -> bool:
+        """Whether the runs so far came to all that is shown, and nothing of it within an epoch."""
+        script, run = self.runs.job.serial, self.serial_runs[-1]
+        within = any(number.within for key, found in numbers_of(run).items() if key[0] == "shown" for number in found)
+        return not within and unshown(script.read_text(errors="replace"), script.name, [self.serial, run]) is None
+
+    def further(self) -> Check | None:
+        """Compare the numbers of whole epochs, in more steps; None where nothing is to be said of them."""
+        affordable = int(self.runs.seconds(SECONDS) / self._slowest)
+        each = max(self.runs.job.steps, min(STEPS, affordable) // self.fewer)
+        one, other = self._pair(each, UNCUT)
+        if left := self._left(one, other):
+            return left
+        every = self._judged((one, other), each, UNCUT)
+        wrong = every if every and every.status == "failed" else None
+        return self._together(one, other) or folds(one, other) or wrong or self._own(other) or every
+
+    def _pair(self, each: int, few: int) -> tuple[Run, Run]:
+        one, other = self.runs.both(
+            lambda: self.runs.frozen(self.fewer * each, few, self._loaders, 0, turn_steps=self._turn),
+            lambda: self.runs.frozen(each, few, self._loaders, turn_steps=self._turn, stride=self.fewer),
+        )
+        if not (one.error or one.hung):
+            self.serial_runs.append(one)
+        return one, other
+
+    def _left(self, one: Run, other: Run) -> Check | None:
+        """Return what is said where one of the runs does not come to its end."""
+        if one.error or one.hung or not one.root.steps:
+            return unjudged(NAME, "with every update taken back the serial script does not come to its end")
+        if (writers := ranks.one_writer(other)).status == "failed":
+            return writers
+        if other.hung or (other.error and ranks.of_dl_comm(other.error[1])):
+            return replace(ranks.steps(other), name=NAME)
+        if other.error:
+            rank, event = other.error
+            said = (
+                f"in more steps, with every update taken back, rank {rank} fails: {event['type']}: {event['message']}"
+            )
+            return unjudged(NAME, said.splitlines()[0][:300])
         return None
-    affordable = SECONDS / max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
-    fewer = n if batch_factor(serial, sharded) > 1 else 1  # so many serial steps are one of the ranks
-    each = max(runs.job.steps, min(STEPS, int(affordable)) // fewer)
-    one, other = runs.both(lambda: runs.frozen_serial(fewer * each), lambda: runs.frozen(each))
-    if one.error or other.error or one.hung or other.hung:
-        return None
-    return folds(one, other)
+
+    def _together(self, one: Run, other: Run) -> Check | None:
+        """Return a check that failed because ranks decide by numbers of their own, or do not go on as they began."""
+        found = ranks.steps(other), choices(self.serial, self.again, other), later(one, other)
+        return next((check for check in found if check and check.status == "failed"), None)
+
+    def _own(self, other: Run) -> Check | None:
+        own = numbers_shown(other)
+        return own if own and own.status == "failed" else None
+
+    def _judged(self, pair: tuple[Run, Run], each: int, few: int) -> Check | None:
+        """Judge two runs whose batches are the same; of others none of the numbers needs to be."""
+        noise = any(step.drew for step in self.serial.root.steps)  # dealt to whole batches
+        fits = any(event.facts.get("fit") for event in pair[0].root.all("epoch"))  # Keras weighs by samples
+        alike = not noise if self.fewer == 1 or fits else same_batches(*pair)
+        if not alike:
+            return next(iter(_uncompared(self.serial, OTHERS)), None)
+        finished = (pair[1].root.last("end") or {"how": ""})["how"] == "finished"
+        far = "to the end of the script" if finished else f"in {len(pair[1].root.steps)} steps"
+        return judged(self._compared(pair, each, few), len(pair[1].traces), far)
+
+    def _compared(self, pair: tuple[Run, Run], each: int, few: int) -> Compared:
+        """Compare two runs; of numbers that differ, those that follow from the last batch are told by further runs."""
+        found = compared(*pair, self.fewer, (self.serial, self.again))
+        if not found.other or self.fewer == 1:
+            return found
+        turns = range(1, len(self.sharded.traces))
+        more = {"turn_steps": self._turn}
+        turned = [self.runs.frozen(self.fewer * each, few, self._loaders, turn, **more) for turn in turns]
+        if any(run.error or run.hung for run in turned):
+            return replace(found, other=(), loose=(*found.loose, *found.other))
+        return explained(found, [numbers_of(run) for run in (pair[0], *turned)])
+
+
+def _steps_of_turn(run: Run) -> int:
+    """Return how many optimizer steps a turn of the loop of steps makes; 0 where turns differ."""
+    first = [step.number for step in run.root.steps if step.optimizer == run.root.steps[0].optimizer]
+    gaps = {b - a for a, b in pairwise(first)} or {len(run.root.steps)}
+    return gaps.pop() if len(gaps) == 1 else 0
+
+
+def _shares_a_loader(serial: Run, sharded: Run) -> bool:
+    """Whether dl.shard() shards the loader that trains."""
+    trained = {epoch.loader for epoch in training(sharded.root)}
+    shared = {loader for call in sharded.root.returns("shard") for loader in call["loaders"]}
+    return bool(trained & shared) and bool(training(serial.root)) and sharded.root.first("loader") is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,25 +13,37 @@ from threading import Event
 from typing import Any
 
 from dlrun.apart import outside
-from dlrun.errors import DlrunError
 from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, whole
-from dlrun.verify.checks.reached import reached
+from dlrun.verify.checks.lines import line_by_line
+from dlrun.verify.checks.reached import reached, unshown
 from dlrun.verify.checks.same import ALONE, same
+from dlrun.verify.checks.shown import NAME as SHOWN
 from dlrun.verify.checks.sizes import dealt_out, repeats
 from dlrun.verify.compare import SHARDED, compare, ran
 from dlrun.verify.evaluations import FIRST, Evaluations, shared
 from dlrun.verify.frozen import frozen
 from dlrun.verify.longer import to_the_end
-from dlrun.verify.refusals import framework_of, refuse
+from dlrun.verify.refusals import framework_of, refuse, refuse_serial
 from dlrun.verify.resumed import resumed
 from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.trace import Run
 from dlrun.verify.tracer.recorder import UNCUT
 from dlrun.verify.verdict import Check, Verdict, skipped
+from dlrun.verify.warming import Warm
 
 # What shows where ranks share data, or scale rates, by their numbers, although they are to repeat the serial run.
-BY_NUMBERS = {"other-data", "other-gradient", "other-output", "other-randomness", "other-rate", "other-steps",
-              "rank-dependent-change", "rank-dependent-exit", "rank-dependent-rate", "uneven-steps"}  # fmt: skip
+BY_NUMBERS = {
+    "other-data",
+    "other-gradient",
+    "other-output",
+    "other-randomness",
+    "other-rate",
+    "other-steps",
+    "rank-dependent-change",
+    "rank-dependent-exit",
+    "rank-dependent-rate",
+    "uneven-steps",
+}
 COUNTS = ("StopIteration", "RuntimeError")  # what next() raises where an epoch was cut short
 ITSELF = ("SystemExit", "ImportError", "ModuleNotFoundError")  # no cut brings those about
 SHARES = "the port shares data, or scales, by the ranks' numbers: dl.shard() and dl.lr_scale() let this be judged"
@@ -41,6 +54,7 @@ class Job:
     """What is to be proved: that ``port`` on ``ranks`` ranks does what ``serial`` does, over ``steps`` optimizer steps.
 
     ``seed`` seeds what the script does not seed itself. ``stall``: seconds without progress that count as a hang.
+    ``budget``: seconds within which runs that go on after these steps, up to the script's end, are to be done.
     ``shows``: whether what the scripts show of their training is compared, too, in runs of more steps.
     """
 
@@ -51,6 +65,7 @@ class Job:
     steps: int = 6
     seed: int | None = None
     stall: float = 120.0
+    budget: float = 60.0
     shows: bool = True
 
 
@@ -68,6 +83,12 @@ def verify(
     makes no optimizer step.
     """
     refuse(job.serial, job.port, job.ranks, job.steps)
+    with Warm(framework_of(job.port)) as warm:
+        return _verified(Runs(job, folder, act, warm=warm), say)
+
+
+def _verified(runs: Runs, say: Callable[[Check], None]) -> Verdict:
+    job = runs.job
     checks: list[Check] = []
 
     def add(*more: Check) -> None:
@@ -75,7 +96,6 @@ def verify(
             checks.append(check)
             say(check)
 
-    runs = Runs(job, folder, act)
     serial, again = runs.serial()
     add(runs.repeats(serial, again))
     if checks[0].status == "failed":
@@ -93,17 +113,22 @@ def verify(
     broken = any(_any(checks, name) for name in ("identity", ranks.STEPS, SHARDED))
     apart = broken or _any(checks, ranks.EQUAL)
     if job.shows and not apart:
-        add(*(check for check in [frozen(runs, serial, sharded)] if check))
+        folded, further = frozen(runs, serial, again, sharded)
+        left = unshown(job.serial.read_text(errors="replace"), job.serial.name, [serial, *further])
+        add(*folded, *(check for check in (left,) if check))
     again_from, more = resumed(runs, serial, sharded) if not apart else (None, [])
     add(*(check for check in (again_from, reached(sharded, more)) if check))
     if by_itself:
-        add(skipped(metrics.NAME, FIRST) if _any(checks) else Evaluations(runs, serial, identity, sharded).check())
+        wrong = _any([check for check in checks if check.name != SHOWN])  # what is shown of an evaluation is told why
+        add(skipped(metrics.NAME, FIRST) if wrong else Evaluations(runs, serial, identity, sharded).check())
     else:
         add(shared(runs, serial, again, identity, broken))
     if by_itself and not whole.same_batches(serial, sharded):
         add(skipped(whole.NAME, SHARES))
     else:
-        add(runs.whole(serial, sharded, _any(checks)))
+        check, alike = runs.whole(serial, sharded, _any(checks))
+        lines = line_by_line(*alike, (serial, again)) if alike and job.shows else None
+        add(check, *([lines] if lines else []))
     return Verdict(tuple(checks))
 
 
@@ -115,8 +140,10 @@ class Runs:
     folder: Path
     act: Callable[[Task], Run] = execute
     unwanted: Event = field(default_factory=Event)  # set: all runs are to be ended
+    began: float = field(default_factory=time.monotonic)
     watch: outside.Watch = field(default_factory=outside.Watch)
     cuts: list[int] = field(default_factory=list)  # that were tried, the one in force last
+    warm: Warm | None = None  # a process that has imported the framework
     files: Mapping[str, Path] = field(default_factory=dict)  # that a run finds beside the user's, by their way
 
     def serial(self) -> tuple[Run, Run]:
@@ -129,24 +156,12 @@ class Runs:
             serial, again = self._twice("later", "later-again", self.job.steps)
         if serial.error and serial.error[1]["type"] not in ITSELF and _was_cut(serial):
             serial, again = self._twice("uncut", "uncut-again", UNCUT)
-        if serial.error:
-            _, event = serial.error
-            said = f"{event['type']}: {event['message']}"
-            if event["type"] == "SystemExit" and serial.log.strip():  # argparse has printed why
-                said = serial.log.strip().splitlines()[-1]
-            raise DlrunError(
-                f"{self.job.serial} fails: {said} ({event['line']})",
-                "verify compares with the serial script: make it run first (arguments go after --)",
-            )
-        if not serial.root.ended:
-            said = " ".join(serial.log.strip().splitlines()[-2:])
-            raise DlrunError(f"{self.job.serial} does not come to its end: {said or 'no progress'}")
-        if not serial.root.steps:
-            raise DlrunError(
-                f"{self.job.serial} made no step of an optimizer of PyTorch, Keras or TensorFlow",
-                "verify follows those, and in PyTorch updates by hand; not fit() in a graph, say",
-            )
+        refuse_serial(self.job.serial, serial)
         return serial, again
+
+    def seconds(self, most: float) -> float:
+        """Return how long a pair of runs of more steps may take: half of what is left of the budget, or ``most``."""
+        return max(0.0, min(most, (self.job.budget - (time.monotonic() - self.began)) / 2))
 
     def repeats(self, serial: Run, again: Run) -> Check:
         """Check that the serial script repeats itself; a third run tells the order of sets from other causes."""
@@ -173,23 +188,30 @@ class Runs:
         """Run the serial script once more, for other steps, or beside other files."""
         return self._serial(name, self.cut)
 
-    def frozen_serial(self, steps: int) -> Run:
-        """Run the serial script with each update taken back; an epoch is cut after as many ``steps``, if it may be."""
-        return self._run("frozen-serial", self.job.serial, 1, max(steps, self.cut), {}, steps=steps, frozen=True)
+    def frozen(self, steps: int, few: int, made: tuple[int, ...], turn: int | None = None, **orders: Any) -> Run:
+        """Run the port, or for a ``turn`` the serial script, with each update taken back, and without dropout.
 
-    def frozen(self, steps: int) -> Run:
-        """Run the port so."""
-        more: dict[str, Any] = {"seed_by_rank": True, "frozen": True}
-        return self._run("frozen", self.job.port, self.job.ranks, max(steps, self.cut), {}, steps=steps, **more)
+        ``few``: batches of each rank to which loaders are cut. ``made``: the loaders that train. ``turn``: so many of n
+        batches are put behind the others. Loops are left after so many ``steps``. ``orders``: more of the tracer's.
+        """
+        more: dict[str, Any] = {"frozen": True, "few": few, "quiet": True, "training_loaders": made, "steps": steps}
+        more |= {"shares": self.job.ranks, "turn": turn or 0, **orders}
+        name, cut = "frozen" if few == UNCUT else "tails" if orders.get("tails") else "few", max(steps, self.cut)
+        if turn is None:
+            return self._run(name, self.job.port, self.job.ranks, cut, {}, **more)
+        return self._run(f"{name}-serial{f'-{turn}' * (turn > 0)}", self.job.serial, 1, cut, {}, **more)
 
     def sharded(self, keeps: bool = False, name: str = "sharded") -> Run:
         """Run the port as it is."""
         return self.port(name, self.job.ranks, seed_by_rank=True, lineage=True, keeps=keeps)
 
-    def whole(self, serial: Run, sharded: Run, broken: bool) -> Check:
-        """Run the port with the serial global batch, where the script allows it."""
+    def whole(self, serial: Run, sharded: Run, broken: bool) -> tuple[Check, tuple[Run, Run] | None]:
+        """Run the port with the serial global batch, where the script allows it.
+
+        Return the check, and two runs that are alike then: a serial one, and that of the ranks.
+        """
         if broken:  # maybe before its first step
-            return skipped(whole.NAME, FIRST)
+            return skipped(whole.NAME, FIRST), None
         keeps = data.batch_factor(serial, sharded) == 1
         own = not data.training(serial.root)
         alike = keeps and own and dealt_out(serial.root, sharded)
@@ -202,11 +224,11 @@ class Runs:
         if any(sharded.root.returns("stretch")):
             reason = "the ranks go through stretches of a stream: no step of theirs is a serial one"
         if reason:
-            return skipped(whole.NAME, reason)
+            return skipped(whole.NAME, reason), None
         if keeps and loud is None:
-            return whole.reproduces(serial, sharded)
+            return whole.reproduces(serial, sharded), (serial, sharded)
         made = loaders.training(serial.root)
-        # What is fed, or what fit() takes, is the serial batch on every rank, and the tracer deals it out.
+        # What is fed, or what fit() takes, is the serial batch on every rank, and the tracer shards it.
         fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
         env = {} if keeps or (data.training(serial.root) and not fits) else {"DL_COMM_REPLICATE": "1"}
         more: dict[str, Any] = {"quiet": loud is not None, "global_batch": not keeps, "training_loaders": made}
@@ -215,7 +237,7 @@ class Runs:
         if not keeps and whole.of_sums(serial, run, check):
             run = self.port("sums", self.job.ranks, env, sums=True, **more)
             check = whole.reproduces(serial, run, loud, grown=True, sums=True)
-        return check
+        return check, (serial, run) if check.status == "passed" and not env else None
 
     def both(self, one: Callable[[], Run], two: Callable[[], Run]) -> tuple[Run, Run]:
         """Make two runs at the same time."""
@@ -251,7 +273,8 @@ class Runs:
         env = {"DL_COMM_TIMEOUT_S": str(self.job.stall * 2), **env}
         words, where = self.job.args, self.folder / name
         with self.watch.over(self.folder):
-            return self.act(Task(name, script, words, n, where, given, env, self.job.stall, self.unwanted, self.files))
+            more = {"unwanted": self.unwanted, "warm": self.warm, "files": self.files}
+            return self.act(Task(name, script, words, n, where, given, env, self.job.stall, **more))
 
 
 def _of(serial: Run | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A verification as one HTML page: the checks with the lines they name, and where the runs part, step by step."""
+"""A verification as one HTML page: the checks with the lines they name, and where the runs diverge, step by step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from dlrun.render import render
 from dlrun.verify.checks import data, ranks, repeat, whole
 from dlrun.verify.checks.same import ALONE
+from dlrun.verify.filing import facts, losses
 from dlrun.verify.job import Job
 from dlrun.verify.trace import Run, Step, Trace
 from dlrun.verify.verdict import Check, Verdict, share_of_move
@@ -81,15 +82,30 @@ def page(job: Job, verdict: Verdict, runs: Mapping[str, Run]) -> str:
     grids = [_apart(pairs, verdict), _rates(runs), _reads(runs)] if pairs else []
     words = f", with {' '.join(job.args)}" if job.args else ""
     lead = f"Up to {job.steps} optimizer steps of {job.serial} and {job.port} on 1 and {job.ranks} ranks{words}."
-    return render("verify/report.html.j2", port=job.port.name, proved=verdict.proved, lead=lead, checks=checks,
-                  grids=[grid for grid in grids if grid and grid.rows])  # fmt: skip
+    return render(
+        "verify/report.html.j2",
+        port=job.port.name,
+        proved=verdict.proved,
+        word=verdict.word,
+        facts=facts(job),
+        figure=losses(runs),
+        lead=lead,
+        checks=checks,
+        grids=[grid for grid in grids if grid and grid.rows],
+    )
 
 
 def _card(check: Check, job: Job, shows: bool) -> dict[str, Any]:
     """Return a check, and, where it ``shows`` them, the lines around the one that it names."""
     kind = "skipped" if check.status == "n/a" else check.status
-    return {"kind": kind, "name": check.name, "finding": check.finding, "todo": check.todo, "where": check.where,
-            "lines": _lines(check.where, job) if shows else []}  # fmt: skip
+    return {
+        "kind": kind,
+        "name": check.name,
+        "finding": check.finding,
+        "todo": check.todo,
+        "where": check.where,
+        "lines": _lines(check.where, job) if shows else [],
+    }
 
 
 def _lines(where: str, job: Job) -> list[dict[str, Any]]:
@@ -102,8 +118,10 @@ def _lines(where: str, job: Job) -> list[dict[str, Any]]:
     if not found:
         return []
     text, here = found[0].read_text(encoding="utf-8", errors="replace").splitlines(), int(number)
-    return [{"number": i, "text": text[i - 1], "here": i == here}
-            for i in range(max(1, here - _AROUND), min(len(text), here + _AROUND) + 1)]  # fmt: skip
+    return [
+        {"number": i, "text": text[i - 1], "here": i == here}
+        for i in range(max(1, here - _AROUND), min(len(text), here + _AROUND) + 1)
+    ]
 
 
 def _pairs(job: Job, runs: Mapping[str, Run]) -> Iterator[Pair]:
@@ -148,8 +166,10 @@ def _parameters(pair: Pair, steps: list[tuple[Step, list[float]]], unfolded: boo
     rows = []
     for optimizer, names in pair.one.names.items():
         for i, name in enumerate(names):
-            cells = [_cell(shares[i]) if step.optimizer == optimizer and i < len(shares) else Cell("")
-                     for step, shares in steps]  # fmt: skip
+            cells = [
+                _cell(shares[i]) if step.optimizer == optimizer and i < len(shares) else Cell("")
+                for step, shares in steps
+            ]
             rows.append(Row(f"optimizer {optimizer}: {name}" if several else name, tuple(cells)))
     return Grid(f"{pair.name}: each parameter", _head(rows), tuple(rows), open=unfolded)
 
@@ -158,8 +178,10 @@ def _rates(runs: Mapping[str, Run]) -> Grid | None:
     """Return the learning rates of the serial script and of the port."""
     if "sharded" not in runs:
         return None
-    rows = [Row(name, tuple(Cell(", ".join(f"{rate:.6g}" for rate in step.lr)) for step in runs[run].root.steps))
-            for name, run in (("the serial script", "serial"), ("the port", "sharded"))]  # fmt: skip
+    rows = [
+        Row(name, tuple(Cell(", ".join(f"{rate:.6g}" for rate in step.lr)) for step in runs[run].root.steps))
+        for name, run in (("the serial script", "serial"), ("the port", "sharded"))
+    ]
     return Grid("Learning rates", _head(rows), tuple(rows), "Of each step's optimizer, all its parameter groups.")
 
 

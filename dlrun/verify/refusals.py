@@ -7,6 +7,7 @@ import tokenize
 from pathlib import Path
 
 from dlrun.errors import DlrunError, no_script
+from dlrun.verify.trace import Run
 from dlrun.verify.tracer.recorder import OURS
 
 TRANSLATED = ("horovod", "ddl")
@@ -25,8 +26,9 @@ def refuse(serial: Path, port: Path, ranks: int, steps: int) -> None:
     imports = _imports(serial)
     other = next((name for name in OTHER_FRAMEWORKS if name in imports), None)
     if other and not imports & {"torch", "tensorflow", "keras"}:
-        raise DlrunError(f"{serial} trains with {other}: dlrun verify covers PyTorch, TensorFlow and Keras, and "
-                         "proves nothing here")  # fmt: skip
+        raise DlrunError(
+            f"{serial} trains with {other}: dlrun verify covers PyTorch, TensorFlow and Keras, and proves nothing here"
+        )
     ported = _imports(port)
     if not ported.intersection(OURS):
         hint = f"dlrun port {serial} writes a port that does"
@@ -35,6 +37,27 @@ def refuse(serial: Path, port: Path, ranks: int, steps: int) -> None:
         if imports.intersection(OURS):
             hint = f"the port comes second: dlrun verify {port} {serial}"
         raise DlrunError(f"{port} does not import dl_comm", hint)
+
+
+def refuse_serial(serial: Path, run: Run) -> None:
+    """Raise ``DlrunError`` where the serial script fails, does not come to its end, or makes no step."""
+    if run.error:
+        _, event = run.error
+        said = f"{event['type']}: {event['message']}"
+        if event["type"] == "SystemExit" and run.log.strip():  # argparse has printed why
+            said = run.log.strip().splitlines()[-1]
+        raise DlrunError(
+            f"{serial} fails: {said} ({event['line']})",
+            "verify compares with the serial script: make it run first (arguments go after --)",
+        )
+    if not run.root.ended:
+        said = " ".join(run.log.strip().splitlines()[-2:])
+        raise DlrunError(f"{serial} does not come to its end: {said or 'no progress'}")
+    if not run.root.steps:
+        raise DlrunError(
+            f"{serial} made no step of an optimizer of PyTorch, Keras or TensorFlow",
+            "verify follows those, and in PyTorch updates by hand; not fit() in a graph, say",
+        )
 
 
 def framework_of(port: Path) -> str:

@@ -19,14 +19,33 @@ from typing import Any
 
 from dlrun.apart.place import in_place, lay_out
 from dlrun.verify.trace import Run, Trace, read_trace
+from dlrun.verify.warming import Warm
 
 TRACER = Path(__file__).parent / "tracer" / "__main__.py"
 START = 120.0  # seconds in which a rank has to start
 TEXT = 1 << 18  # bytes of a text file that is read at most
 NO_MPI = re.compile(r"MPIDI?_\w*[Ii]nit|internal_Init")  # in the stack that MPICH prints as it ends a process
 QUICK = 6.0  # seconds in which a rank leaves its last events
-NEED_ALL = ("gradients", "average", "total", "broadcast", "broadcast_variables", "barrier", "shard", "Session.run",
-            "dl_comm.gradients", "dl_comm.broadcast", "dl_comm.average", "dl_comm.barrier")  # fmt: skip
+NEED_ALL = (
+    "gradients",
+    "average",
+    "total",
+    "maximum",
+    "minimum",
+    "gather",
+    "agree",
+    "any_rank",
+    "all_ranks",
+    "broadcast",
+    "broadcast_variables",
+    "barrier",
+    "shard",
+    "Session.run",
+    "dl_comm.gradients",
+    "dl_comm.broadcast",
+    "dl_comm.average",
+    "dl_comm.barrier",
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +61,7 @@ class Task:
     env: Mapping[str, str]
     stall: float  # seconds without any event after which the run counts as hung
     unwanted: threading.Event = field(default_factory=threading.Event, compare=False)  # set: the run is to be ended
+    warm: Warm | None = field(default=None, compare=False)  # a process that has imported the framework
     files: Mapping[str, Path] = field(default_factory=dict)  # copies of which lie there, by their way from the place
 
 
@@ -53,7 +73,7 @@ def execute(task: Task) -> Run:
     run = _executed(task)
     if run.code and not (run.hung or run.root.steps) and NO_MPI.search(run.log):
         task.folder.rename(task.folder.with_name(f"{task.folder.name}-without-mpi"))
-        run = _executed(task)
+        run = _executed(replace(task, warm=None))
     return run
 
 
@@ -73,6 +93,7 @@ def _executed(task: Task) -> Run:
     if inherited.get("PYTHONPATH"):  # it may name folders as seen from here
         inherited["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, inherited["PYTHONPATH"].split(os.pathsep)))
     env = {"PYTHONHASHSEED": "0", **inherited, "PYTHONUNBUFFERED": "1", **task.env}
+    env |= task.warm.told(env) if task.warm else {}
     log = task.folder / "log.txt"
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -118,7 +139,12 @@ def _command(task: Task, words: list[str]) -> list[str]:
     if task.ranks == 1:
         return [sys.executable, *words]
     launch = [sys.executable, "-m", "dlrun", "launch", "-n", str(task.ranks), "--log-dir", str(task.folder / "launch")]
-    return [*launch, "--share-gpus", "--", *words]  # few steps: where GPUs are fewer than ranks, they take turns
+    return [
+        *launch,
+        "--share-gpus",
+        "--",
+        *words,
+    ]  # few steps: ranks may share GPUs in time slices
 
 
 def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:
@@ -132,8 +158,8 @@ def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:
             if total != size:
                 size, since = total, now
             quiet = now - since
-            patience = task.stall if size else max(task.stall, START)
-            if task.unwanted.is_set() or quiet > patience or (quiet > QUICK and _are_stuck(files)):
+            limit = task.stall if size else max(task.stall, START)
+            if task.unwanted.is_set() or quiet > limit or (quiet > QUICK and _are_stuck(files)):
                 return True
         return False
     finally:

@@ -8,7 +8,7 @@ from base64 import b64decode
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Status = Literal["passed", "failed", "n/a"]
+Status = Literal["passed", "failed", "n/a", "open"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Check:
     """One question and its answer.
 
     ``finding`` says what is so, with the numbers; ``todo`` what to do about it. ``fault`` is a stable name of what is
-    wrong; a failed check without one is the consequence of another's. The rest says where it was first seen.
+    wrong; a failed check without one is the consequence of another's. The rest says where it was first seen. An
+    ``open`` check names a part of what is claimed that no run has come to, or that could not be compared.
     """
 
     name: str
@@ -39,8 +40,23 @@ class Verdict:
 
     @property
     def proved(self) -> bool:
+        """Whether the port is right: nothing failed or is open, and something was checked."""
+        return self.holds and all(c.status != "open" for c in self.checks)
+
+    @property
+    def holds(self) -> bool:
         """Whether the port is right as far as it was run: nothing failed, and something was checked."""
         return all(c.status != "failed" for c in self.checks) and any(c.status == "passed" for c in self.checks)
+
+    @property
+    def word(self) -> str:
+        """What is concluded: ``proved``, ``proved as far as it ran`` or ``not proved``."""
+        return "proved" if self.proved else "proved as far as it ran" if self.holds else "not proved"
+
+    @property
+    def exit_code(self) -> int:
+        """0 of a port that is proved, 3 of one that is as far as it ran, 1 of others."""
+        return 0 if self.proved else 3 if self.holds else 1
 
     @property
     def faults(self) -> set[str]:
@@ -49,7 +65,12 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
-        return {"proved": self.proved, "faults": sorted(self.faults), "checks": [asdict(c) for c in self.checks]}
+        return {
+            "proved": self.proved,
+            "word": self.word,
+            "faults": sorted(self.faults),
+            "checks": [asdict(c) for c in self.checks],
+        }
 
 
 def passed(name: str, finding: str) -> Check:
@@ -60,6 +81,11 @@ def passed(name: str, finding: str) -> Check:
 def skipped(name: str, reason: str) -> Check:
     """Return a check that does not apply, and why."""
     return Check(name, "n/a", reason)
+
+
+def unjudged(name: str, finding: str, todo: str = "") -> Check:
+    """Return a check of what is claimed and was not reached, or not compared."""
+    return Check(name, "open", finding, todo)
 
 
 def failed(name: str, finding: str, todo: str = "", fault: str = "", **place: Any) -> Check:

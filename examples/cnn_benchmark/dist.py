@@ -109,8 +109,9 @@ def main():
             loss.backward()
             dl.gradients(optimizer)  # mean over the ranks
             optimizer.step()
+        loss = dl.average(loss)  # means over the ranks
         rates.append(len(images) / (time.perf_counter() - start))
-        print(f"epoch {epoch + 1}: loss {dl.average(loss.item()):.6f}, {rates[-1]:.1f} images/s")
+        print(f"epoch {epoch + 1}: loss {loss.item():.6f}, {rates[-1]:.1f} images/s")
     counted = rates[1:] or rates
     print(f"images/s: mean {statistics.mean(counted):.1f}, standard deviation {statistics.pstdev(counted):.1f}")
 

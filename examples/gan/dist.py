@@ -69,7 +69,8 @@ def main():
             errG.backward()
             dl.gradients(optimizerG)  # mean over the ranks
             optimizerG.step()
-        print(f"epoch {epoch} loss D {dl.average((errD_real + errD_fake).item()):.4f} loss G {dl.average(errG.item()):.4f}")
+        errD_real, errD_fake, errG = dl.average(errD_real, errD_fake, errG)  # means over the ranks
+        print(f"epoch {epoch} loss D {(errD_real + errD_fake).item():.4f} loss G {errG.item():.4f}")
     dl.save(netG.state_dict(), args.save)
 
 

@@ -77,10 +77,12 @@ def main():
             metric.reset_state()
         for images, labels in dl.shard(train_ds):
             train_step(images, labels)
-        for images, labels in test_ds:
+        dl.total(train_loss)  # sums over all ranks' samples
+        for images, labels in dl.shard(test_ds, whole="batches"):
             test_step(images, labels)
+        dl.total(test_loss, test_accuracy)  # sums over all ranks' samples
         print(
-            f"epoch {epoch}: training loss {dl.average(float(train_loss.result())):.6f}, "
+            f"epoch {epoch}: training loss {float(train_loss.result()):.6f}, "
             f"test loss {float(test_loss.result()):.6f}, accuracy {float(test_accuracy.result()):.4f}"
         )
     dl.rank0(model.save_weights)(args.save)

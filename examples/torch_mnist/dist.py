@@ -74,19 +74,20 @@ def train(args, model, device, train_loader, optimizer, epoch):
         loss.backward()
         dl.gradients(optimizer)  # mean over the ranks
         optimizer.step()
-        if batch_idx % args.log_interval == 0:
-            print(f"epoch {epoch} batch {batch_idx}/{len(train_loader)} loss {dl.average(loss.item()):.6f}")
+        if batch_idx % dl.steps(args.log_interval) == 0:
+            print(f"epoch {epoch} batch {dl.serial_steps(batch_idx)}/{dl.serial_steps(len(train_loader))} loss {dl.average(loss.item()):.6f}")
 
 
 def test(model, device, test_loader):
     model.eval()
     test_loss, correct = 0.0, 0
     with torch.no_grad():
-        for data, target in test_loader:
+        for data, target in dl.shard(test_loader, whole="batches"):
             data, target = data.to(device), target.to(device)
             output = model(data)
             test_loss += F.cross_entropy(output, target, reduction="sum").item()
             correct += (output.argmax(dim=1) == target).sum().item()
+        test_loss, correct = dl.total(test_loss, correct)  # sums over all ranks' samples
     return test_loss / len(test_loader.dataset), correct / len(test_loader.dataset)
 
 
@@ -122,7 +123,6 @@ def main():
         train(args, model, device, train_loader, optimizer, epoch)
         rate = len(train_set) / (time.perf_counter() - start)
         loss, accuracy = test(model, device, test_loader)
-        accuracy = dl.average(accuracy)  # mean over the ranks: all ranks decide alike
         print(f"epoch {epoch} of {args.epochs}: test loss {loss:.6f}, accuracy {accuracy:.4f}, {rate:.0f} samples/s")
         scheduler.step()
         if accuracy > best:

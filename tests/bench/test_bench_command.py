@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,8 +32,7 @@ def test_every_cell_of_a_real_run_is_exact_and_the_files_are_written(tmp_path: P
     assert all(len(c.seconds) >= 5 and c.best > 0 for c in result.cells)
     assert "exact" in done.stdout
     assert "WRONG" not in done.stdout
-    again = bench(tmp_path, "-n", "2", "--sizes", "4", "--models", "none", "--ways", "MPI,foo",
-                  "--compare", "now.json")  # fmt: skip
+    again = bench(tmp_path, "-n", "2", "--sizes", "4", "--models", "none", "--ways", "MPI,foo", "--compare", "now.json")
     assert again.returncode == 0, again.stderr
     assert "before/now" in again.stdout
     assert "not measured: foo (there is no such way; known are dl_comm, " in again.stdout
@@ -48,8 +48,20 @@ def test_where_no_way_can_run_that_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int8"])
 def test_other_types_on_a_number_of_ranks_that_is_no_power_of_two(dtype: str, tmp_path: Path) -> None:
-    done = bench(tmp_path, "-n", "3", "--sizes", "80KB", "--models", "none", "--dtype", dtype, "--json",
-                 "--ways", "dl_comm,dl_comm arena,memcpy")  # fmt: skip
+    done = bench(
+        tmp_path,
+        "-n",
+        "3",
+        "--sizes",
+        "80KB",
+        "--models",
+        "none",
+        "--dtype",
+        dtype,
+        "--json",
+        "--ways",
+        "dl_comm,dl_comm arena,memcpy",
+    )
     assert done.returncode == 0, done.stderr
     result = from_json(json.loads(done.stdout), "stdout")
     assert {"dl_comm", "dl_comm arena"} <= {c.way for c in result.cells}
@@ -64,3 +76,24 @@ def test_a_type_that_was_not_measured_before_is_refused_before_anything_runs(tmp
     assert done.returncode == 1
     assert "measured float32, this one float16" in done.stderr
     assert not (tmp_path / "dlrun-runs").exists()
+
+
+def test_rows_appear_as_they_are_done_and_an_interrupt_keeps_those_that_were(tmp_path: Path) -> None:
+    words = ["-n", "2", "--sizes", "4,8,16,32", "--models", "none", "--seconds", "3", "--ways", "dl_comm,MPI,memcpy"]
+    line = [sys.executable, "-m", "dlrun", "bench", "allreduce", *words, "--out", "now.json"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(line, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout
+    try:
+        seen = [process.stdout.readline() for _ in range(6)]  # title, head, rule, three ways of 4 B
+        assert seen[3].startswith("4 B") and process.poll() is None
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    assert "interrupted: these are the cases that were done" in errors
+    assert "2      4 B" in rest and "16 B" not in rest
+    kept = from_json(json.loads((tmp_path / "now.json").read_text()), "now.json")
+    assert {cell.way for cell in kept.cells if cell.case == "4 B"} == {"dl_comm", "MPI", "memcpy"}
+    assert len(kept.cells) % 3 == 0

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from dlrun.bench.cases import Case
 from dlrun.bench.compare import comparison
-from dlrun.bench.result import Bench, Cell, from_json, percentile, read, summary, tables, to_json
+from dlrun.bench.live import LiveTable
+from dlrun.bench.result import Bench, Cell, from_json, percentile, read, summary, to_json
 from dlrun.bench.table import aligned, seconds_as_text, significant
 from dlrun.errors import DlrunError
 
@@ -18,6 +20,20 @@ def bench(factor: float = 1.0, wrong: int = 0, dtype: str = "float32") -> Bench:
     times = {"dl_comm": 2e-4 * factor, "MPI": 4e-4, "gloo": 1e-3, "memcpy": 1e-4}
     cells = [Cell("1 MB", 4, MB, way, (t, t * 1.1, t * 0.9), wrong if way == "gloo" else 0) for way, t in times.items()]
     return Bench(dtype, {"cpu": "a CPU", "mpi": "an MPI", "cores": 2}, {"horovod": "not installed"}, tuple(cells))
+
+
+def table(bench: Bench) -> list[str]:
+    """The lines that appear while the cells of one case come in."""
+    lines: list[str] = []
+    first = bench.cells[0]
+    case = Case(first.case, (first.nbytes // 4,))
+    live = LiveTable([case], first.ranks, bench.dtype, "median", lambda text: lines.extend(text.splitlines()))
+    live.take({"event": "start", "ways": [cell.way for cell in bench.cells]})
+    for cell in bench.cells:
+        live.take({"event": "cell", "case": cell.case, "way": cell.way, "seconds": cell.seconds, "wrong": cell.wrong})
+    assert len(lines) == 3, "no ratio is known before all ways are timed"
+    live.case_ends()
+    return lines
 
 
 def test_percentiles_lie_between_neighbours() -> None:
@@ -38,14 +54,14 @@ def test_the_best_peer_is_the_fastest_that_is_neither_ours_nor_the_limit() -> No
 
 
 def test_the_table_gives_ratios_to_the_best_peer_and_to_the_limit() -> None:
-    lines = tables(bench()).splitlines()
+    lines = table(bench())
     ours = next(line for line in lines if "dl_comm" in line)
     assert ours.count("2.00 x") == 2
     assert "200 us" in ours
 
 
 def test_a_wrong_number_is_shouted() -> None:
-    assert "17 WRONG" in tables(bench(wrong=17))
+    assert any("17 WRONG" in line for line in table(bench(wrong=17)))
     assert [c.way for c in bench(wrong=17).wrong()] == ["gloo"]
 
 

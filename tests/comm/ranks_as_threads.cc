@@ -75,6 +75,18 @@ void sums(dl::Session& session) {
   }
 }
 
+// Little data among much, back to back: a result must not be overwritten before the last rank of the node has fetched it.
+void little(dl::Session& session) {
+  const int n = session.size();
+  for (int step = 0; step < 120; ++step) {
+    const std::size_t length = step % 5 == 4 ? 3000 : static_cast<std::size_t>(1 + step * 7);
+    std::vector<float> values(length, static_cast<float>(session.rank() + step));
+    session.allreduce({"little", {buffer(values, dl::Dtype::float32)}, {}}, dl::Op::sum, 0);
+    for (const float value : values) need(value == static_cast<float>(n * step + n * (n - 1) / 2), "sum of few floats");
+    if (step % 3 == 0 && session.rank() % 2 == 1) std::this_thread::sleep_for(std::chrono::microseconds(300));
+  }
+}
+
 void arena(dl::Session& session) {
   constexpr std::size_t length = 5000;
   auto* values = reinterpret_cast<float*>(session.arena(length * sizeof(float)));
@@ -142,11 +154,11 @@ void pipeline() {
     ++what;
     changed.notify_all();
   };
-  dl::Queue courier;
+  dl::Queue progress;
   std::vector<std::size_t> carried;
   auto run = [&](std::size_t bad) {
     dl::pipelined(
-        blocks, &courier, [&](std::size_t) { count(summed); },
+        blocks, &progress, [&](std::size_t) { count(summed); },
         [&](std::size_t k) {
           std::unique_lock<std::mutex> lock(guard);
           const bool in_time = changed.wait_for(lock, std::chrono::seconds(30), [&] {
@@ -202,7 +214,7 @@ int main() {
   for (const auto& hosts : shapes)
     for (const int n : {2, 3, 4})
       on_ranks(n, hosts, "", [](dl::Session& session) {
-        for (const auto& part : {sums, arena, teams, background, disagreement, broadcast}) part(session);
+        for (const auto& part : {sums, little, arena, teams, background, disagreement, broadcast}) part(session);
       });
   for (const char* wire : {"*:doubling", "*:ring", "*:halving"})
     on_ranks(5, {"a", "b", "c", "a"}, wire, [](dl::Session& session) {

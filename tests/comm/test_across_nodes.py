@@ -44,7 +44,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize(("hosts", "per_host"), [(2, 2), (3, 1)])
+@pytest.mark.parametrize(("hosts", "per_host"), [(2, 2), (3, 1), (2, 1)])
 def test_ranks_on_several_hosts_average_over_the_network(lab, tmp_path, hosts, per_host):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))

@@ -36,6 +36,26 @@ def test_towers_and_ranks_are_averaged_under_each_mpi(program, job, each_mpi):
     assert ended.code == 0
 
 
+def test_the_folder_of_the_plugin_has_its_examples_header_library_and_a_wheel(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+    shell = f"""
+        eval "$({sys.executable} -m dl_comm --env)" && cd "$CRAYPE_ML_PLUGIN_BASEDIR" && pwd
+        ls examples/torch_mnist/serial.py include/dl_comm.h lib/libdl_comm.so wheel/*.whl ddl-tensorflow/lib/ddl_MDR.so
+        ls "${{LD_LIBRARY_PATH%:/there before}}/ddl_MDR.so"
+    """
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/there before")
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.splitlines()[0])
+    asked = subprocess.run([sys.executable, "-m", "dl_comm", "--basedir"], capture_output=True, text=True, check=True)
+    assert (asked.stdout.strip(), folder.parent.parent) == (str(folder), tmp_path / "a cache")
+    (wheel,) = (folder / "wheel").iterdir()
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path / "there"), wheel]
+    subprocess.run(command, check=True, capture_output=True, timeout=100)
+    there = {file.name for file in (tmp_path / "there").iterdir()}
+    assert "dl_comm" in there and next((tmp_path / "there/dl_comm").glob("_core*.so")).exists(), there
+
+
 WRONG = """
 import ctypes, sys
 lib = ctypes.CDLL(sys.argv[1])

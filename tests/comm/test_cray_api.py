@@ -163,6 +163,86 @@ def test_the_older_torch_optimizer_averages_gradients(job, any_mpi):
     assert len(ended.lines("rank")) == 2, ended.output
 
 
+def test_the_older_torch_optimizer_is_one_of_torch_in_every_way_that_scripts_use(job, any_mpi):
+    pytest.importorskip("torch")
+    program = """
+        import copy, pickle, torch
+        import ml_comm_torch as mc
+        torch.set_num_threads(1)
+        mc.init_mpi()
+        rank, n = mc.get_rank(), mc.get_nranks()
+        assert n == 2 and mc.get_localrank() == rank and mc.check_buffers_match([torch.ones(2)]) == 0
+        x, y = torch.randn(2, 8, 3, generator=torch.Generator().manual_seed(1)).double()
+        def make(kind=torch.optim.Adam, **options):
+            torch.manual_seed(7)
+            model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)).double()
+            optimizer = kind(list(model.parameters()) + [unused], lr=0.1, **options)
+            return model, optimizer
+        def train(model, optimizer, x, y, steps=3, closure=False):
+            for _ in range(steps):
+                def evaluate():
+                    optimizer.zero_grad()
+                    loss = ((torch.tanh(model(x)) - y) ** 2).mean()
+                    loss.backward()
+                    return loss
+                optimizer.step(evaluate) if closure else (evaluate(), optimizer.step())
+            return [p.detach().clone() for p in model.parameters()]
+        unused = torch.nn.Parameter(torch.ones(2).double())
+        def same(some, others):
+            assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(some, others)), (some, others)
+        for kind, options, closure in ((torch.optim.Adam, {"weight_decay": 0.1}, False), (torch.optim.SGD, {}, True),
+                                       (torch.optim.LBFGS, {"line_search_fn": "strong_wolfe"}, True)):
+            if kind is torch.optim.LBFGS:
+                unused = torch.nn.Parameter(torch.ones(0).double())
+            model, plain = make(kind, **options)
+            expected = train(model, plain, x, y, closure=closure)
+            model, plain = make(kind, **options)
+            optimizer = mc.DistributedOptimizer(plain, 100, warmup=1.0, verb=0)
+            assert isinstance(optimizer, torch.optim.Optimizer)
+            same(train(model, optimizer, x[rank::n], y[rank::n], closure=closure), expected)
+            assert bool((unused == 1).all())  # without a gradient on all ranks
+        # A scheduler, groups, state and hooks are those of the optimizer.
+        model, plain = make(torch.optim.SGD)
+        optimizer = mc.DistributedOptimizer(plain, 100, warmup=1.0, verb=0)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda e: 0.5**e)
+        seen = []
+        optimizer.register_step_post_hook(lambda *arguments: seen.append(1))
+        train(model, optimizer, x[rank::n], y[rank::n], 1)
+        scheduler.step()
+        assert (plain.param_groups[0]["lr"], seen, optimizer.defaults["lr"]) == (0.05, [1], 0.1)
+        optimizer.load_state_dict(optimizer.state_dict())
+        optimizer.param_groups[0]["lr"] = 1.0
+        assert plain.param_groups[0]["lr"] == 1.0 and optimizer.param_groups is plain.param_groups
+        # Copies average, too.
+        for twin in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+            assert isinstance(twin, mc.DistributedOptimizer)
+            for p in twin.param_groups[0]["params"]:
+                p.grad = torch.full_like(p, float(rank))
+            before = [p.detach().clone() for p in twin.param_groups[0]["params"]]
+            twin.step()
+            same(before, [p.detach() + 0.5 for p in twin.param_groups[0]["params"]])
+        # An overflow on one rank skips the step on all.
+        scaler = torch.amp.GradScaler("cpu")
+        for large in (1.0, float("inf")):
+            optimizer.zero_grad()
+            scaler.scale(model(x).mean() * (large if rank else 1.0)).backward()
+            before = [p.detach().clone() for p in model.parameters()]
+            scaler.step(optimizer)
+            scaler.update()
+            moved = any(not torch.equal(p.detach(), old) for p, old in zip(model.parameters(), before))
+            assert moved == (large == 1.0)
+        table = torch.nn.Embedding(4, 2, sparse=True)
+        optimizer = mc.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), 100, warmup=1.0, verb=0)
+        before = table.weight.detach().clone()
+        table(torch.tensor([rank])).sum().backward()
+        optimizer.step()
+        same([before - table.weight.detach()], [torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.0, 0.0], [0.0, 0.0]])])
+        print("rank", rank, "right", flush=True)
+    """
+    ended = job(any_mpi, 2, program)
+    assert len(ended.lines("rank")) == 2, ended.output
+
+
 def test_torch_tensors_are_averaged_like_arrays(job, any_mpi):
     pytest.importorskip("torch")
     program = """

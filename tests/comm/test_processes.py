@@ -98,18 +98,18 @@ def test_a_rank_that_dies_ends_the_job_within_seconds(job, any_mpi, end, mpi4py)
 
 
 def test_a_rank_that_fails_knows_whether_its_words_have_been_read(tmp_path):
-    from dl_comm import leaving
+    from dl_comm import rank_exit
 
     reader, writer = os.pipe()
     os.write(writer, b"Traceback")
-    assert not leaving._is_read(writer)
+    assert not rank_exit._is_read(writer)
     os.read(reader, 100)
-    assert leaving._is_read(writer)
+    assert rank_exit._is_read(writer)
     os.close(reader)
     os.close(writer)
     with (tmp_path / "log").open("w") as log:
         log.write("what a file holds need not be waited for")
-        assert leaving._is_read(log.fileno())
+        assert rank_exit._is_read(log.fileno())
 
 
 def test_without_a_launcher_a_process_is_rank_0_of_1_and_loads_no_mpi():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-ALGORITHMS = ["doubling", "halving", "ring", "mpi"]  # threads have no MPI: there it means halving
+ALGORITHMS = ["doubling", "halving", "ring", "pairwise", "mpi"]  # threads have no MPI: there it means halving
 DTYPES = {"float32": "f4", "float64": "f8", "int64": "i8", "float16": "f2", "int8": "i1"}
 
 
@@ -97,6 +97,39 @@ def test_many_arrays_of_the_arena_share_the_wire(threads, hosts):
     assert threads(4, body, hosts=list(hosts), pipeline_chunk_kb=4) == [True] * 4
 
 
+@pytest.mark.parametrize("pattern", ["ab", "aabb", "abcd", "aabbcc", "aaab"])
+@pytest.mark.parametrize("wire", ["", "timed"])
+def test_ways_that_take_turns_are_all_right_and_the_ranks_agree_on_one(threads, pattern, wire):
+    n = len(pattern)
+    arrays = {
+        length: [np.random.default_rng(rank).normal(size=length).astype("f4") for rank in range(n)]
+        for length in (500, 60_000, 200_001)
+    }
+
+    def body(session, rank):
+        found, kinds = [], set()
+        for _ in range(26):
+            for length, those in arrays.items():
+                mine = those[rank].copy()
+                session.allreduce([(mine.ctypes.data, mine.size, "float32")], "mean")
+                assert np.allclose(mine, np.mean(np.array(those, "f8"), axis=0), atol=1e-5)
+                kinds.add((length, mine.tobytes()))
+            found.append(session.wire())
+        return found, kinds
+
+    results = threads(n, body, hosts=list(pattern), wire=wire, stage_kb=64)
+    assert all(isinstance(result, tuple) for result in results), results
+    assert all(result == results[0] for result in results)
+    found, kinds = results[0]
+    if wire == "" or pattern == "aaab":  # those who talk to nobody cannot take turns
+        assert len(kinds) == len(arrays)  # the same bits whatever was tried
+    timed = pattern != "aaab" and (wire == "timed" or len(set(pattern)) == 2)
+    assert (found[0], bool(found[-1])) == ("", timed)
+    if timed:
+        again = means(threads, n, found[-1], arrays[200_001], hosts=list(pattern))
+        assert np.allclose(again[0], np.mean(np.array(arrays[200_001], "f8"), axis=0), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "table",
     ["ring", "*:tree", "100:ring", "*:ring,*:ring", "9:ring,4:halving,*:mpi", "0:ring,*:mpi", "*:ring,", "-1:ring"],
@@ -169,3 +202,42 @@ def test_what_is_no_float32_sum_or_is_small_crosses_the_wire_as_it_is(threads, h
         return mine[0] == np.float32(1.0 + 3e-6)
 
     assert threads(4, largest, hosts=list("abcd"), wire_dtype=half) == [True] * 4
+
+
+@pytest.mark.parametrize("pattern", ["aab", "aabb", "abab", "aaab", "aabbcc", "aabbccddee"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4"])
+def test_little_and_much_data_of_nodes_with_several_ranks_take_turns(threads, pattern, dtype):
+    n = len(pattern)
+
+    def body(session, rank):
+        for step, length in enumerate((1, 700, 1024, 1025, 3, 20_000, 40, 16_384, 5)):
+            mine = (np.arange(length) % 7 + 2 * rank + step).astype(dtype)
+            session.allreduce([(mine.ctypes.data, mine.size, mine.dtype.name)], "mean")
+            if not np.array_equal(mine, (np.arange(length) % 7 + n - 1 + step).astype(dtype)):
+                return length, mine
+        return True
+
+    assert threads(n, body, hosts=list(pattern), stage_kb=4) == [True] * n
+    assert threads(n, body, hosts=list(pattern)) == [True] * n
+
+
+@pytest.mark.parametrize("pattern", ["aab", "aabb", "aabbcc"])
+def test_ranks_of_a_node_that_bring_other_little_data_are_told_and_go_on(threads, pattern):
+    n = len(pattern)
+
+    def body(session, rank):
+        from dl_comm import CommError
+
+        said = []
+        for odd_one in range(n):
+            odd = np.ones(10 + (rank == odd_one), "f4")
+            try:
+                session.allreduce([(odd.ctypes.data, odd.size, "float32")], "sum")
+            except CommError as error:
+                said.append("the ranks do not agree" in str(error) and bool(np.all(odd == 1)))
+            right = np.ones(10, "f4")
+            session.allreduce([(right.ctypes.data, right.size, "float32")], "sum")
+            said.append(bool(np.all(right == n)))
+        return said
+
+    assert threads(n, body, hosts=list(pattern)) == [[True] * 2 * n] * n

@@ -54,10 +54,10 @@ def test_two_ranks_reach_the_accuracy_of_one_process(tmp_path: Path) -> None:
 
 def test_with_the_same_global_batch_every_loss_is_the_serial_one(tmp_path: Path) -> None:
     ranks = 4
-    common = ["--epochs", "2", "--dropout", "0", "--log-interval", "6"]
-    one = losses(serial(tmp_path, *common, "--batch-size", "64", "--lr", "0.04"))
-    # The port multiplies the rate by the number of ranks; a power of two keeps the product exact.
-    local = ["--batch-size", str(64 // ranks), "--lr", str(0.04 / ranks)]
+    common = ["--epochs", "2", "--dropout", "0"]
+    one = losses(serial(tmp_path, *common, "--batch-size", "64", "--lr", "0.04", "--log-interval", "6"))
+    # The port multiplies the rate by the number of ranks, and divides intervals; a power of two keeps both exact.
+    local = ["--batch-size", str(64 // ranks), "--lr", str(0.04 / ranks), "--log-interval", str(6 * ranks)]
     many = losses(distributed(tmp_path, ranks, *common, *local))
     assert len(one) == 2 * (4 + 1)
     assert many == pytest.approx(one, abs=1e-5)

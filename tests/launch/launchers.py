@@ -35,8 +35,15 @@ class Lab:
     def __init__(self, folder: Path, number: int) -> None:
         self.folder = folder
         everywhere = {name: value for name, value in os.environ.items() if name != "UCX_NET_DEVICES"}
-        self.env = {**everywhere, "LAB": str(folder), "P": f"dl{number}", "NET": f"10.77.{number}",
-                    "PORT": str(26817 + 10 * number), "NODES": "3", "WATCH": str(os.getpid())}  # fmt: skip
+        self.env = {
+            **everywhere,
+            "LAB": str(folder),
+            "P": f"dl{number}",
+            "NET": f"10.77.{number}",
+            "PORT": str(26817 + 10 * number),
+            "NODES": "3",
+            "WATCH": str(os.getpid()),
+        }
         here = Path(__file__).parent / "lab"
         self.up, self.down = here / "up.sh", here / "down.sh"
         self.env["SLURM_CONF"] = f"{folder}/etc/slurm.conf"
@@ -49,7 +56,8 @@ class Lab:
 
     def run(self, *words: str) -> str:
         """Run one of the lab's own programs, as ``lab.run("poweroff", "n2")``; what cannot be done is an error."""
-        done = subprocess.run([self.folder / words[0], *words[1:]], env=self.env, capture_output=True, text=True,
-                              timeout=120, check=False)  # fmt: skip
+        done = subprocess.run(
+            [self.folder / words[0], *words[1:]], env=self.env, capture_output=True, text=True, timeout=120, check=False
+        )
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
         return done.stdout

@@ -8,7 +8,7 @@ import pytest
 
 from dlrun.launch.commands import command, library
 from dlrun.launch.plan import Command, Host, LaunchPlan
-from dlrun.launch.settle import settle
+from dlrun.launch.resolve import resolve
 from dlrun.launch.site import Allocation, Launcher, Site
 
 SHIM = [sys.executable, "-m", "dlrun.rank", "--spec", "runs/spec.json", "--", "train.py", "--lr", "0.1"]
@@ -24,7 +24,7 @@ def site(allocation: Allocation = NO_JOB, **env: str) -> Site:
 def line(backend: str, where: Site | None = None, **options: object) -> Command:
     where = where or site()
     plan = LaunchPlan(("train.py", "--lr", "0.1"), backend=backend, run_dir="runs", **options)  # type: ignore
-    return command(settle(plan, where), where)
+    return command(resolve(plan, where), where)
 
 
 def words(backend: str, where: Site | None = None, **options: object) -> str:
@@ -130,10 +130,10 @@ def test_flux_takes_whole_nodes_where_no_cores_are_said():
 
 def test_flux_is_asked_for_its_nodes_and_spreads_the_ranks_over_them(monkeypatch):
     monkeypatch.setattr(Site, "launchers", lambda self: iter([Launcher("/bin/flux", "flux", why="an allocation")]))
-    monkeypatch.setattr("dlrun.launch.settle.flux_nodes", lambda flux: 4)
+    monkeypatch.setattr("dlrun.launch.resolve.flux_nodes", lambda flux: 4)
     where = site(Allocation("flux", "f1"))
     assert words("auto", where, ranks=8).startswith("/bin/flux run -N 4 -n 8 --exclusive ")
-    monkeypatch.setattr("dlrun.launch.settle.flux_nodes", lambda flux: 0)
+    monkeypatch.setattr("dlrun.launch.resolve.flux_nodes", lambda flux: 0)
     assert words("auto", where, ranks=8).startswith("/bin/flux run -n 8 -o cpu-affinity=off ")
 
 

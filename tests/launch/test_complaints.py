@@ -18,36 +18,36 @@ from launchers import LAUNCHERS, Lab
 from dlrun.errors import DlrunError
 from dlrun.launch.commands import inherit
 from dlrun.launch.plan import Host, LaunchPlan
-from dlrun.launch.settle import settle
+from dlrun.launch.resolve import resolve
 from dlrun.launch.site import Allocation, Launcher, Site
 
 TESTS = Path(__file__).parents[1]
 TABLE = """
-one rank raises and all others hang                launch/test_launch.py a_rank_that_fails_ends_the_job_with_its_code
-other ranks live on after a non-zero exit          launch/test_cluster.py every_failure_has_one_end
-the first error is buried                          launch/test_blame.py a_rank_that_fell_over_another_is_not_blamed
-rank 0 of 1 everywhere                             launch/test_backends.py a_library_of_the_other_family_is_refused
-srun without the right PMI                         launch/test_complaints.py srun_that_does_not_speak_the_librarys_pmi
-zombies hold the GPU's memory                      launch/test_launch.py a_signal_to_dlrun_ends_everything
-killing one run kills another                      launch/test_complaints.py ending_one_run_leaves_another_alone
-the start hangs in the wrong network card          launch/test_cluster.py ranks_that_never_start_end_the_job
-thirty seconds are too short for a start           launch/test_complaints.py the_time_to_start_grows_with_the_ranks
-a GPU is invisible or used twice                   rank/test_gpus.py the_own_gpu_comes_first_and_all_stay_visible
-the scheduler's mask is ignored                    rank/test_gpus.py what_the_scheduler_left_is_all_there_is
-ROCR, HIP and CUDA mask each other                 rank/test_gpus.py of_amds_masks_one_remains
-GPUs in exclusive mode are busy                    rank/test_mps.py the_first_rank_of_a_node_starts_it
-all ranks run on one core                          launch/test_preflight.py all_ranks_on_one_cpu_are_told
-srun loses the cores of a task                     launch/test_backends.py srun_restates_cores_that_the_job_was_given
-Open MPI 5 drops the options of 4                  launch/test_launch.py each_rank_knows_its_place
-a variable is not forwarded, or cut                launch/test_complaints.py every_variable_reaches_every_rank
-no time to save before the job is preempted        launch/test_stop.py a_signal_to_every_process_of_the_job_as_slurm
-a stall, and nobody says who is missing            launch/test_stall.py a_real_stall_names_the_missing_rank
-ranks average different tensors without a word     launch/test_launch.py an_error_that_dl_comm_raises_on_every_rank
-logs and progress bars of all ranks are mixed      launch/test_launch.py several_ranks_are_shown_each_line_with_its_rank
-a wrong setting is passed over                     launch/test_config.py a_mistake_has_its_line
-DataLoader workers crash beside RDMA               rank/test_place.py forks_are_made_safe
-not enough slots, and running as root              launch/test_backends.py openmpi_gets_leave_to_run_as_root
-what was tuned or recorded cannot be used          launch/test_profile.py launch_applies_what_fits
+one rank raises and all others hang             launch/test_launch.py a_rank_that_fails_ends_the_job_with_its_code
+other ranks live on after a non-zero exit       launch/test_cluster.py every_failure_has_one_end
+the first error is buried                       launch/test_first_failure.py a_rank_that_fell_over_another_is_not_blamed
+rank 0 of 1 everywhere                          launch/test_backends.py a_library_of_the_other_family_is_refused
+srun without the right PMI                      launch/test_complaints.py srun_that_does_not_speak_the_librarys_pmi
+zombies hold the GPU's memory                   launch/test_launch.py a_signal_to_dlrun_ends_everything
+killing one run kills another                   launch/test_complaints.py ending_one_run_leaves_another_alone
+the start hangs in the wrong network card       launch/test_cluster.py ranks_that_never_start_end_the_job
+thirty seconds are too short for a start        launch/test_complaints.py the_time_to_start_grows_with_the_ranks
+a GPU is invisible or used twice                rank/test_gpus.py the_own_gpu_comes_first_and_all_stay_visible
+the scheduler's mask is ignored                 rank/test_gpus.py what_the_scheduler_left_is_all_there_is
+ROCR, HIP and CUDA mask each other              rank/test_gpus.py of_amds_masks_one_remains
+GPUs in exclusive mode are busy                 rank/test_mps.py the_first_rank_of_a_node_starts_it
+all ranks run on one core                       launch/test_preflight.py all_ranks_on_one_cpu_are_told
+srun loses the cores of a task                  launch/test_backends.py srun_restates_cores_that_the_job_was_given
+Open MPI 5 drops the options of 4               launch/test_launch.py each_rank_knows_its_place
+a variable is not forwarded, or cut             launch/test_complaints.py every_variable_reaches_every_rank
+no time to save before the job is preempted     launch/test_stop.py a_signal_to_every_process_of_the_job_as_slurm
+a stall, and nobody says who is missing         launch/test_stall.py a_real_stall_names_the_missing_rank
+ranks average different tensors without a word  launch/test_launch.py an_error_that_dl_comm_raises_on_every_rank
+logs and progress bars of all ranks are mixed   launch/test_launch.py several_ranks_are_shown_each_line_with_its_rank
+a wrong setting is passed over                  launch/test_config.py a_mistake_has_its_line
+DataLoader workers crash beside RDMA            rank/test_pinning.py forks_are_made_safe
+not enough slots, and running as root           launch/test_backends.py openmpi_gets_leave_to_run_as_root
+what was tuned or recorded cannot be used       launch/test_profile.py launch_applies_what_fits
 """
 
 
@@ -71,19 +71,19 @@ def test_srun_that_does_not_speak_the_librarys_pmi_is_refused_before_the_start(t
     Path("t.py").touch()
     there = Launcher("/usr/bin/srun", "srun", "24.05", why="this is a slurm allocation")
     monkeypatch.setattr(Site, "launchers", lambda self: iter([there]))
-    monkeypatch.setattr("dlrun.launch.settle.pmi_types", lambda srun: ("none", "pmi2"))
-    monkeypatch.setattr("dlrun.launch.settle.family_of", lambda path: "openmpi")
+    monkeypatch.setattr("dlrun.launch.choose_launcher.pmi_types", lambda srun: ("none", "pmi2"))
+    monkeypatch.setattr("dlrun.launch.choose_launcher.family_of", lambda path: "openmpi")
     where = Site("n1", 1000, 4, 4, 0, Allocation("slurm", "1", 2, 4), {"DL_COMM_MPI_LIBRARY": "/opt/libmpi.so.40"})
     with pytest.raises(DlrunError) as caught:
-        settle(LaunchPlan(("t.py",), ranks=4), where)
+        resolve(LaunchPlan(("t.py",), ranks=4), where)
     assert "this Slurm offers none, pmi2, and /opt/libmpi.so.40 speaks pmix" in caught.value.message
     assert caught.value.hint == "use the library's own launcher: --backend openmpi"
 
 
 def test_the_time_to_start_grows_with_the_ranks():
-    assert LaunchPlan(("t.py",), ranks=2).patience == 120
-    assert LaunchPlan(("t.py",), ranks=4096).patience > 500
-    assert LaunchPlan(("t.py",), ranks=4096, start_timeout=30).patience == 30
+    assert LaunchPlan(("t.py",), ranks=2).start_limit == 120
+    assert LaunchPlan(("t.py",), ranks=4096).start_limit > 500
+    assert LaunchPlan(("t.py",), ranks=4096, start_timeout=30).start_limit == 30
 
 
 def start(folder: Path, mpiexec: str) -> subprocess.Popen[str]:
@@ -126,8 +126,10 @@ def test_where_no_rank_of_other_nodes_starts_what_they_must_see_is_said(dlrun, t
     (tmp_path / "mpiexec").chmod(0o755)
     done = dlrun("-n", "2", "--hosts", "n1,n2", "--mpiexec", "./mpiexec", "t.py")
     said = done.stderr.splitlines()
-    assert (done.returncode, said[0]) == (255, "dlrun: the launcher ended (exit code 255) before rank 0, 1 of 2 had "
-                                          "started"), said  # fmt: skip
+    assert (done.returncode, said[0]) == (
+        255,
+        "dlrun: the launcher ended (exit code 255) before rank 0, 1 of 2 had started",
+    ), said
     assert said[1] == f"  every node must be there, and see {tmp_path} and {sys.executable}"
 
 
@@ -140,7 +142,7 @@ def test_every_variable_reaches_every_rank_as_it_is(dlrun, mpiexec, tmp_path):
     done = dlrun(*words, env={**os.environ, "MINE": HARD, "HARD": "other"})
     assert done.returncode == 0, done.stderr
     for rank in range(2):
-        assert (tmp_path / f"runs/rank-{rank}.log").read_text() == f"{HARD!a} {HARD!a}\n"
+        assert (tmp_path / f"runs/latest/rank-{rank}.log").read_text() == f"{HARD!a} {HARD!a}\n"
 
 
 @pytest.mark.parametrize("name", sorted(LAUNCHERS) or [None])
@@ -151,12 +153,18 @@ def test_every_variable_reaches_every_rank_on_other_machines(lab: Lab, dlrun, tm
     words = ["-n", "2", "--hosts", "n1,n2", "--mpiexec", LAUNCHERS[name], "--log-dir", "runs", "t.py"]
     done = dlrun(*words, env={**lab.ssh, "MINE": HARD})
     assert done.returncode == 0, done.stderr
-    assert [(tmp_path / f"runs/rank-{rank}.log").read_text() for rank in range(2)] == [f"{HARD!a}\n"] * 2
+    assert [(tmp_path / f"runs/latest/rank-{rank}.log").read_text() for rank in range(2)] == [f"{HARD!a}\n"] * 2
 
 
 def test_what_belongs_to_this_machine_is_not_carried_to_others():
-    env = {"MINE": "1", "SLURM_PROCID": "3", "CUDA_VISIBLE_DEVICES": "1", "HOME": "/root", "PMI_RANK": "0",
-           "BASH_FUNC_x%%": "() { :; }"}  # fmt: skip
+    env = {
+        "MINE": "1",
+        "SLURM_PROCID": "3",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "HOME": "/root",
+        "PMI_RANK": "0",
+        "BASH_FUNC_x%%": "() { :; }",
+    }
     where = Site("n1", 1000, 4, 4, 0, Allocation(), env)
     plan = LaunchPlan(("t.py",), ranks=2, hosts=(Host("n1"),), launcher=Launcher("mpirun", "openmpi"), local=False)
     assert inherit(plan, where) == {"MINE": "1"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,15 @@ from dlrun.errors import DlrunError
 from dlrun.launch.config import defaults, files
 from dlrun.launch.profile import read
 
-KINDS = {"per_node": "count", "bind": "yes or no", "env": "variables", "backend": "text", "save_time": "seconds",
-         "time_": "text", "on_stall": "report or abort"}  # fmt: skip
+KINDS = {
+    "per_node": "count",
+    "bind": "yes or no",
+    "env": "variables",
+    "backend": "text",
+    "save_time": "seconds",
+    "time_": "text",
+    "on_stall": "report or abort",
+}
 
 
 def test_options_are_read_with_either_dash(tmp_path):
@@ -107,3 +116,25 @@ def test_a_configuration_of_another_users_is_none(tmp_path):
     assert read(Path(home)) == []
     (tmp_path / "dlrun.yaml").touch()
     assert files({"XDG_CONFIG_HOME": home}, tmp_path) == [tmp_path / "dlrun.yaml"]
+
+
+def test_a_file_of_another_user_names_no_program_to_run(tmp_path: Path):
+    if os.getuid() != 0:
+        pytest.skip("to give a file away needs root")
+    path = tmp_path / "dlrun.yaml"
+    path.write_text("launch:\n  ranks: 2\n  mpiexec: ./evil\n")
+    os.chown(path, 12345, -1)
+    with pytest.raises(DlrunError, match="line 3: mpiexec names a program to run, and the file is another user's"):
+        defaults(path, {"ranks": "count", "mpiexec": "text"})
+
+
+def test_a_dry_run_does_not_run_the_program_that_the_folders_file_names(tmp_path: Path):
+    (tmp_path / "evil").write_text("#!/bin/sh\ntouch ran\n")
+    (tmp_path / "evil").chmod(0o755)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "dlrun.yaml").write_text("launch:\n  mpiexec: ./evil\n")
+    line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--dry-run", "train.py"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "--mpiexec ./evil comes from dlrun.yaml, and only running it tells what it is" in done.stderr
+    assert not (tmp_path / "ran").exists()

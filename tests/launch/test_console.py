@@ -50,3 +50,12 @@ def test_bars_that_end_with_the_carriage_return_and_bars_that_are_wiped_out():
 
 def test_windows_lines_are_no_bars():
     assert shown([(0, b"one\r\ntwo\r\n")]) == [b"one\n", b"two\n"]
+
+
+@pytest.mark.parametrize("text", ["def f(:\n", "import argparse\nargparse.ArgumentParser().parse_args()\n"])
+def test_what_all_ranks_say_alike_is_shown_once(dlrun, mpiexec, tmp_path, text):
+    (tmp_path / "wrong.py").write_text(text)
+    done = dlrun("-n", "2", "--mpiexec", mpiexec, "wrong.py", "--no-such")
+    said = "SyntaxError: invalid syntax\n" if "def" in text else "unrecognized arguments: --no-such\n"
+    assert done.stderr.count(said) == 1, done.stderr
+    assert done.stderr.count("dlrun: rank ") == 1

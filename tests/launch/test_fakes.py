@@ -34,8 +34,11 @@ if os.environ["DLRUN_RANK"] == "1":
     os.kill(os.getpid(), 9)
 time.sleep(300)
 """
-ENDS = {"exception": (1, "ValueError: bad shape (3, 4) at fails.py:4"), "sys.exit": (7, "sys.exit(7) at fails.py:5"),
-        "SIGKILL": (137, "killed by SIGKILL")}  # fmt: skip
+ENDS = {
+    "exception": (1, "ValueError: bad shape (3, 4) at fails.py:4"),
+    "sys.exit": (7, "sys.exit(7) at fails.py:5"),
+    "SIGKILL": (137, "killed by SIGKILL"),
+}
 
 Launch = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -83,7 +86,7 @@ def test_every_way_to_place_ranks_is_spelled_as_the_tool_wants_it(tool, dlrun: L
             return
     done = dlrun("-n", "4", "--backend", tool, *options, "--log-dir", "runs", "says.py")
     assert (done.returncode, done.stdout) == (0, "0 4\n"), done.stderr
-    assert [(tmp_path / f"runs/rank-{r}.log").read_text() for r in range(4)] == [f"{r} 4\n" for r in range(4)]
+    assert [(tmp_path / f"runs/latest/rank-{r}.log").read_text() for r in range(4)] == [f"{r} 4\n" for r in range(4)]
 
 
 @pytest.mark.parametrize("how", ENDS)

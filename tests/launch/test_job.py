@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
+import time
 
 import pytest
 import yaml
@@ -72,8 +74,12 @@ def test_a_kubernetes_job_is_yaml_that_the_mpi_operator_takes():
     assert (job["apiVersion"], job["kind"], job["metadata"]["name"]) == ("kubeflow.org/v2beta1", "MPIJob", "train")
     spec = job["spec"]
     assert spec["slotsPerWorker"] == 4 and spec["mpiImplementation"] == "OpenMPI"
-    assert spec["runPolicy"] == {"cleanPodPolicy": "Running", "backoffLimit": 0, "activeDeadlineSeconds": 9000,
-                                 "schedulingPolicy": {"queue": "q"}}  # fmt: skip
+    assert spec["runPolicy"] == {
+        "cleanPodPolicy": "Running",
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": 9000,
+        "schedulingPolicy": {"queue": "q"},
+    }
     pods = {name: spec["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker")}
     assert (pods["Launcher"]["replicas"], pods["Worker"]["replicas"]) == (1, 2)
     launcher, worker = (pod["template"]["spec"]["containers"][0] for pod in pods.values())
@@ -144,7 +150,7 @@ def test_a_real_slurm_takes_the_script(lab, tmp_path):
     done = subprocess.run(line, cwd=tmp_path, env=lab.env, capture_output=True, text=True, timeout=200, check=False)
     out = "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
     assert done.returncode == 0, done.stderr + out
-    placed = {(tmp_path / f"runs/rank-{rank}.log").read_text() for rank in range(4)}
+    placed = {(tmp_path / f"runs/latest/rank-{rank}.log").read_text() for rank in range(4)}
     assert placed == {"0 n1\n", "1 n1\n", "2 n2\n", "3 n2\n"}
 
 
@@ -196,3 +202,97 @@ def test_hosts_are_filled_one_after_the_other():
 )
 def test_progress_bars_are_shown_as_they_last_stood(written, shown):
     assert folded(written) == shown
+
+
+def test_two_jobs_with_one_log_folder_have_a_folder_each_and_latest_leads_to_the_last(any_mpiexec, tmp_path):
+    (tmp_path / "says.py").write_text("import sys, time\ntime.sleep(1)\nprint(sys.argv[1])\n")
+    line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", any_mpiexec, "--log-dir", "runs"]
+    jobs = [subprocess.Popen([*line, "says.py", word], cwd=tmp_path, stdout=subprocess.PIPE) for word in "ab"]
+    assert sorted(job.communicate(timeout=100)[0] for job in jobs) == [b"a\n", b"b\n"]
+    assert [job.returncode for job in jobs] == [0, 0]
+    folders = [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]
+    assert sorted((path / "rank-1.log").read_text() for path in folders) == ["a\n", "b\n"]
+    assert (tmp_path / "runs/latest").resolve() in folders
+    assert all((path / "spec.json").stat().st_mode & 0o777 == 0o600 for path in folders)
+
+
+def test_a_spec_file_that_somebody_else_has_put_there_is_not_written_to(any_mpiexec, tmp_path, monkeypatch):
+    from dlrun.launch import LaunchPlan, launch
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "theirs").write_text("untouched")
+    (tmp_path / "runs/spec.json").symlink_to(tmp_path / "theirs")
+    assert launch(LaunchPlan(("script.py",), ranks=2, mpiexec=any_mpiexec, run_dir="runs")).returncode == 0
+    assert (tmp_path / "theirs").read_text() == "untouched"
+    assert not (tmp_path / "runs/spec.json").is_symlink()
+    assert (tmp_path / "runs/spec.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("option", ["account", "queue"])
+def test_a_line_break_in_a_name_is_refused(tmp_path, option):
+    (tmp_path / "t.py").write_text("")
+    plan = LaunchPlan((str(tmp_path / "t.py"),), ranks=2)
+    with pytest.raises(DlrunError, match=f"--{option} .* holds a line break"):
+        script(plan, Job("slurm", **{option: "main\n#SBATCH --wrap=evil"}), ["t.py"])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("::1", Host("localhost")), ("[::1]:2", Host("localhost", 2)), ("n1:2", Host("n1", 2))],
+)
+def test_ipv6_addresses_are_hosts(tmp_path, text, found):
+    assert hosts(text) == (found,)
+    (tmp_path / "hosts").write_text(text.replace("]:2", "] slots=2") + "\n")
+    assert hostfile(str(tmp_path / "hosts")) == (found,)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("1:2:3", "is no IPv6 address"), ("2001:db8::77:4", "knows the name of"), ("[n1]:2", "is no IPv6 address")],
+)
+def test_what_is_no_address_or_has_no_name_is_told(text, why):
+    with pytest.raises(DlrunError, match=why):
+        hosts(text)
+
+
+def logs(folder, *words: str) -> subprocess.CompletedProcess[str]:  # type: ignore
+    line = [sys.executable, "-m", "dlrun", "logs", *words]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_a_log_that_a_rank_begins_later_is_followed_too(tmp_path):
+    (tmp_path / "spec.json").write_text("{}")
+    line = [sys.executable, "-m", "dlrun", "logs", "-f", "--all", str(tmp_path)]
+    follows = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+    assert follows.stdout
+    for rank in range(2):
+        (tmp_path / f"rank-{rank}.log").write_text(f"of {rank}\n")
+        assert follows.stdout.readline() == f"[{rank}] of {rank}\n"
+    (tmp_path / "launcher.log").touch()
+    assert follows.communicate(timeout=100) and follows.returncode == 0
+
+
+def test_the_logs_of_a_run_are_followed_to_its_end_and_those_of_all_ranks_shown(any_mpiexec, tmp_path):
+    (tmp_path / "says.py").write_text(
+        "import os, sys, time\nme = int(os.environ['DLRUN_RANK'])\nprint('one of', me)\n"
+        "while not os.path.exists('go'): time.sleep(0.01)\nprint('two of', me, end='')\n"
+    )
+    launch = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", any_mpiexec, "says.py"]
+    job = subprocess.Popen(launch, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert job.stdout and job.stdout.readline() == "one of 0\n"
+    run = tmp_path / "dlrun-runs/latest"
+    while not (run / "rank-1.log").exists() or "one" not in (run / "rank-1.log").read_text():
+        time.sleep(0.01)
+    line = [sys.executable, "-m", "dlrun", "logs", "-f", "--all"]
+    follows = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert follows.stdout
+    assert {follows.stdout.readline() for _ in range(2)} == {"[0] one of 0\n", "[1] one of 1\n"}
+    (tmp_path / "go").touch()
+    assert set(follows.communicate(timeout=100)[0].splitlines()) == {"[0] two of 0", "[1] two of 1"}
+    assert job.communicate(timeout=100) and (job.returncode, follows.returncode) == (0, 0)
+    said = logs(tmp_path, "--all").stdout.splitlines()
+    assert {*said[:2]} == {"[0] one of 0", "[1] one of 1"} and {*said[2:]} == {"[0] two of 0", "[1] two of 1"}
+    assert logs(tmp_path, "-r", "1", "-n", "1").stdout == "two of 1"
+    assert logs(tmp_path, "-r", "1", "--all").returncode == 2

@@ -31,7 +31,7 @@ MPI_FAILS = "from mpi4py import MPI\n" + FAILS.replace("time.sleep(60)", "MPI.CO
 ENDS = {
     "exception": (1, "ValueError: bad shape (3, 4) at fails.py:{line}"),
     "sys.exit": (7, "sys.exit(7) at fails.py:{line}"),
-    "os._exit": (7, "exit code 7"),
+    "os._exit": (7, "exit code 7 at fails.py:{line}"),
     "SIGKILL": (137, "killed by SIGKILL"),
     "SIGSEGV": (139, "killed by SIGSEGV at fails.py:{line}"),
 }
@@ -66,7 +66,7 @@ def test_each_rank_knows_its_place_and_rank_0_is_on_the_console(dlrun, mpiexec, 
     assert done.returncode == 0, done.stderr
     assert done.stdout == "0 3 0 3 0 1 ['-n', 'a b']\n"
     for rank in range(3):
-        assert (tmp_path / f"runs/rank-{rank}.log").read_text() == f"{rank} 3 {rank} 3 0 1 ['-n', 'a b']\n"
+        assert (tmp_path / f"runs/latest/rank-{rank}.log").read_text() == f"{rank} 3 {rank} 3 0 1 ['-n', 'a b']\n"
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -84,7 +84,7 @@ def test_a_rank_that_fails_ends_the_job_with_its_code(dlrun, mpiexec, tmp_path, 
     assert first.startswith("dlrun: rank 1 (host ")
     assert first.endswith("ended the job: " + what.format(line=line)), done.stderr
     assert seconds < 50, "the others would have slept for 60 s, or waited in the barrier for ever"
-    assert json.loads((tmp_path / "runs/failure.json").read_text())["rank"] == 1
+    assert json.loads((tmp_path / "runs/latest/failure.json").read_text())["rank"] == 1
     assert left_running(tmp_path) == []
 
 
@@ -217,8 +217,13 @@ def test_what_python_reads_as_it_starts_may_be_set_for_the_ranks(dlrun, mpiexec,
     (tmp_path / "asks.py").write_text(f"{asks}print([name for name in os.environ if 'AGAIN' in name])\n")
     words = ["--env", f"PYTHONPATH={tmp_path / 'lib'}", "--env", "PYTHONHASHSEED=0"]
     done = dlrun("-n", "1", "--mpiexec", mpiexec, *words, "asks.py")
-    own = subprocess.run([sys.executable, "-c", "print(hash('a'))"], env={**os.environ, "PYTHONHASHSEED": "0"},
-                         capture_output=True, text=True, check=True).stdout  # fmt: skip
+    own = subprocess.run(
+        [sys.executable, "-c", "print(hash('a'))"],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert done.stdout == f"17 0 {own}[]\n", done.stderr
 
 
@@ -250,10 +255,11 @@ def test_a_failed_job_is_started_again_with_the_words_that_resume_it(dlrun, any_
     assert done.returncode == 0, done.stderr
     assert done.stdout == "unfinished\n2 ['--lr', '1', '--resume', 'last.pt']\n"
     assert "dlrun: attempt 2 of 3" in done.stderr
-    assert (tmp_path / "runs/attempt-1/failure.json").exists()
-    assert (tmp_path / "runs/attempt-2/rank-1.log").read_text() == "2 ['--lr', '1', '--resume', 'last.pt']\n"
-    assert not (tmp_path / "runs/attempt-3").exists()
-    for run, wrote in (("runs", "2 ['--lr', '1', '--resume', 'last.pt']\n"), ("runs/attempt-1", "1 ['--lr', '1']\n")):
+    assert (tmp_path / "runs/latest/attempt-1/failure.json").exists()
+    assert (tmp_path / "runs/latest/attempt-2/rank-1.log").read_text() == "2 ['--lr', '1', '--resume', 'last.pt']\n"
+    assert not (tmp_path / "runs/latest/attempt-3").exists()
+    again = "2 ['--lr', '1', '--resume', 'last.pt']\n"
+    for run, wrote in (("runs", again), ("runs/latest/attempt-1", "1 ['--lr', '1']\n")):
         logs = [sys.executable, "-m", "dlrun", "logs", "-r", "1", run]
         shown = subprocess.run(logs, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
         assert shown.stdout == wrote, "of a run with several attempts the last"
@@ -290,6 +296,25 @@ def test_a_full_disk_ends_no_rank_whether_it_is_shown_or_not(dlrun, any_mpiexec,
         assert f"rank-{rank}.log cannot be written (File too large); the job goes on without it" in done.stderr
 
 
+DIES = """
+import os, subprocess, time
+if os.environ["DLRUN_RANK"] == "1":
+    time.sleep(60)
+if os.environ["DLRUN_RANK"] == "0":
+    subprocess.Popen(["sh", "-c", f"sleep 1.5; kill -{os.environ['HOW']} {os.getpid()}"])
+from mpi4py import MPI
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGBUS"])
+def test_a_rank_that_dies_in_mpi_init_leaves_nothing_in_memory(dlrun, mpiexec, tmp_path, how):
+    (tmp_path / "dies.py").write_text(DIES)
+    before = set(Path("/dev/shm").iterdir())
+    done = dlrun("-n", "3", "--mpiexec", mpiexec, "--env", f"HOW={how[3:]}", "dies.py")
+    assert done.returncode == 128 + getattr(signal, how), done.stderr
+    assert not [path for path in set(Path("/dev/shm").iterdir()) - before if "mpich_shm" in path.name]
+
+
 def test_what_the_ranks_of_a_failed_job_share_is_not_left_in_memory_and_others_is(dlrun, any_mpiexec, tmp_path):
     mapped, others = (Path(f"/dev/shm/mpich_shm_{name}{os.getpid()}") for name in ("mapped", "others"))
     (tmp_path / "shares.py").write_text(
@@ -304,3 +329,20 @@ def test_what_the_ranks_of_a_failed_job_share_is_not_left_in_memory_and_others_i
     finally:
         for path in (mapped, others):
             path.unlink(missing_ok=True)
+
+
+def test_ranks_fit_the_hosts_that_are_left_and_grow_again_with_those_that_are_named_anew():
+    from dlrun.errors import DlrunError
+    from dlrun.launch import Host, LaunchPlan, _Left
+
+    three = tuple(Host(name) for name in ("n1", "n2.site", "n3"))
+    left = _Left(LaunchPlan(("t.py",), ranks=6, hosts=three), 4)
+    assert left.plan(three) == (6, three)
+    left.without("n2.site")
+    assert left.plan(three) == (4, (three[0], three[2]))
+    assert left.plan((*three, Host("n4"))) == (6, (*three, Host("n4"))), "somebody has seen to it"
+    left.without("n1")
+    left.without("n2")
+    left.without("n3")
+    with pytest.raises(DlrunError, match="the hosts that are left take 2 ranks, and the job needs 4"):
+        left.plan((*three, Host("n4")))

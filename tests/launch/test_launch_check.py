@@ -43,7 +43,7 @@ def test_the_ranks_that_will_train_average_rightly_first(dlrun, mpiexec, tmp_pat
     done = dlrun("-n", "2", "--mpiexec", mpiexec, "--log-dir", "runs", "--check", "talks.py")
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
     assert "dlrun: check: 2 ranks averaged 4.2 MB in " in done.stderr
-    assert (tmp_path / "runs/check/rank-1.log").exists() and (tmp_path / "runs/rank-1.log").exists()
+    assert (tmp_path / "runs/latest/check/rank-1.log").exists() and (tmp_path / "runs/latest/rank-1.log").exists()
 
 
 def test_a_check_that_is_interrupted_has_not_failed(any_mpiexec, tmp_path: Path):
@@ -51,11 +51,25 @@ def test_a_check_that_is_interrupted_has_not_failed(any_mpiexec, tmp_path: Path)
     (tmp_path / "talks.py").touch()
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow/numpy.py").write_text("import time\ntime.sleep(60)\n")
-    line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--check", "--mpiexec", any_mpiexec,
-            "--log-dir", "runs", "--env", f"PYTHONPATH={tmp_path / 'slow'}", "talks.py"]  # fmt: skip
+    line = [
+        sys.executable,
+        "-m",
+        "dlrun",
+        "launch",
+        "-n",
+        "2",
+        "--check",
+        "--mpiexec",
+        any_mpiexec,
+        "--log-dir",
+        "runs",
+        "--env",
+        f"PYTHONPATH={tmp_path / 'slow'}",
+        "talks.py",
+    ]
     process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     by = time.monotonic() + 60
-    while not list(tmp_path.glob("runs/check/rank-*.stack")):
+    while not list(tmp_path.glob("runs/latest/check/rank-*.stack")):
         assert process.poll() is None and time.monotonic() < by
         time.sleep(0.05)
     time.sleep(0.5)

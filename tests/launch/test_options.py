@@ -52,8 +52,11 @@ def said(tmp_path, monkeypatch):  # type: ignore
         (["-n", "2", "--as", "kubernetes", "train.py"], "--as kubernetes: there is no command", "write it: --job FILE"),
         (["-n", "2", "--as", "sge", "train.py"], "--as sge: no batch system of this name", "known are slurm, pbs"),
         (["train.py"], "how many ranks is not said", "say so: dlrun launch -n 2 train.py"),
-        (["train.py", "-n", "2"], "how many ranks is not said, and there is no batch job to ask; -n after train.py is "
-         "that script's own", "say so: dlrun launch -n 2 train.py"),
+        (
+            ["train.py", "-n", "2"],
+            "how many ranks is not said, and there is no batch job to ask; -n after train.py is that script's own",
+            "say so: dlrun launch -n 2 train.py",
+        ),
         (["-n", "2", "."], ". is a folder, and no script", "a package's name goes after -m"),
         (["-n", "2", "-m", "nothere.x"], "-m nothere.x: there is no module nothere", "looked in"),
         (["-n", "2", "-m", "trian"], "-m trian: there is no module trian", "did you mean train?"),
@@ -74,7 +77,7 @@ def said(tmp_path, monkeypatch):  # type: ignore
         (["-n", "2", "--job", "job.sh", "trian.py"], "there is no script trian.py", "did you mean train.py?"),
         (["-n", "2", "--job", "train.py", "train.py"], "--job train.py is the script that the job is to run", "name"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_option_is_named(said, words, what, todo):
     code, lines = said("launch", *words)
     assert code == 1
@@ -123,8 +126,9 @@ def test_what_the_system_refuses_about_a_file_is_said_without_a_traceback(said, 
 
 def test_a_mistyped_command_is_recognised(said):
     assert said("lanch")[1][-1] == "Error: There is no command 'lanch'; did you mean launch?"
-    assert said("train.py")[1][-1] == ("Error: train.py is no command; dlrun port train.py ports a script, "
-                                       "dlrun launch -n 2 train.py starts one.")  # fmt: skip
+    assert said("train.py")[1][-1] == (
+        "Error: train.py is no command; dlrun port train.py ports a script, dlrun launch -n 2 train.py starts one."
+    )
 
 
 def test_where_a_scripts_own_options_go_is_told(said):
@@ -194,9 +198,11 @@ def test_one_rank_needs_no_launcher(dlrun):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("#!/bin/sh\necho of this folder\n", (0, "of this folder\n", "")),
-     ("#!/no/interpreter\n", (126, "", "dlrun: ./ls does not start: No such file or directory"))],
-)  # fmt: skip
+    [
+        ("#!/bin/sh\necho of this folder\n", (0, "of this folder\n", "")),
+        ("#!/no/interpreter\n", (126, "", "dlrun: ./ls does not start: No such file or directory")),
+    ],
+)
 def test_a_program_of_this_folder_comes_before_one_on_path_and_says_why_it_does_not_start(dlrun, tmp_path, text, said):
     (tmp_path / "ls").write_text(text)
     (tmp_path / "ls").chmod(0o755)
@@ -252,3 +258,20 @@ def test_as_another_system_does_not_miss_that_systems_launcher_here(dlrun):
     assert done.returncode == 0 and done.stdout.startswith("jsrun -n 2 -r 1 -a 4 ")
     assert done.stderr == "dlrun: jsrun\n"
     assert "dlrun: no jsrun launcher is here" in dlrun("-n", "8", "--backend", "jsrun", "--dry-run", "train.py").stderr
+
+
+NO_SCRIPTS = {
+    "nb.ipynb": "nb.ipynb is a notebook, and no script",
+    "link.py": "link.py is a link to gone.py, and nothing is there",
+    "pipe.py": "pipe.py is no file",
+}
+
+
+@pytest.mark.parametrize("name", NO_SCRIPTS)
+def test_what_is_no_script_is_told_in_a_sentence(tmp_path, name):
+    (tmp_path / "nb.ipynb").write_text('{"cells": []}')
+    (tmp_path / "link.py").symlink_to("gone.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    done = CliRunner().invoke(main, ["launch", "-n", "2", "--dry-run", str(tmp_path / name)])
+    assert done.exit_code == 1
+    assert NO_SCRIPTS[name] in done.output

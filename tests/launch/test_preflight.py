@@ -6,8 +6,16 @@ from dlrun.launch.preflight import refusals, warnings
 
 
 def fact(rank: int, **other: object) -> dict[str, object]:
-    usual = {"rank": rank, "host": "n1", "python": "3.11.2", "dlrun": "0.1.0", "dl_comm": "ab12", "shm": 1 << 30,
-             "gpus": [], "cpus": [0, 1, 2, 3]}  # fmt: skip
+    usual = {
+        "rank": rank,
+        "host": "n1",
+        "python": "3.11.2",
+        "dlrun": "0.1.0",
+        "dl_comm": "ab12",
+        "shm": 1 << 30,
+        "gpus": [],
+        "cpus": [0, 1, 2, 3],
+    }
     return {**usual, **other}
 
 
@@ -62,7 +70,7 @@ def test_in_a_real_launch_the_facts_are_those_of_the_ranks(dlrun, any_mpiexec, t
     (tmp_path / "x.py").write_text("")
     done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "--log-dir", "runs", "x.py")
     assert done.returncode == 0
-    facts = json.loads((tmp_path / "runs/ranks.json").read_text())
+    facts = json.loads((tmp_path / "runs/latest/ranks.json").read_text())
     assert [f["rank"] for f in facts] == [0, 1]
     assert refusals(facts) == []
     assert all(f["shm"] > 0 and f["cpus"] and f["python"].startswith("3.") for f in facts)

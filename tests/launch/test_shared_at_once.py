@@ -51,7 +51,10 @@ def test_it_is_started_before_the_ranks_and_ended_after_them(site, tmp_path):
 
 
 def test_one_that_does_not_serve_is_ended_and_the_ranks_take_turns(site, tmp_path):
-    assert served(PLAN, site, FAILS) == ({}, ["NVIDIA's MPS does not work here: the ranks have the GPUs in turns"])
+    assert served(PLAN, site, FAILS) == (
+        {},
+        ["NVIDIA's MPS does not work here: the ranks have the GPUs in time slices"],
+    )
     assert told(tmp_path) == ["-d", "quit"]
 
 
@@ -85,7 +88,7 @@ def test_a_service_of_the_sites_is_left_as_it_is(site, tmp_path, monkeypatch):
 def test_without_nvidias_tools_it_is_told_that_it_does_not_work(site, monkeypatch):
     there = replace(site, env={"PATH": "/nowhere"})
     monkeypatch.setenv("PATH", "/nowhere")
-    assert served(PLAN, there)[1] == ["NVIDIA's MPS does not work here: the ranks have the GPUs in turns"]
+    assert served(PLAN, there)[1] == ["NVIDIA's MPS does not work here: the ranks have the GPUs in time slices"]
 
 
 def test_a_real_launch_hands_the_variables_to_every_rank(any_mpiexec, site, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from dlrun.cli.launch import command
 from dlrun.errors import DlrunError
 from dlrun.launch.plan import LaunchPlan
-from dlrun.launch.settle import settle
+from dlrun.launch.resolve import resolve
 from dlrun.launch.site import Allocation, Site
 
 SITE = Site("n1", 1000, cores=16, cpus=16, gpus=2, allocation=Allocation(), env={"PATH": "/nowhere"})
@@ -18,7 +18,7 @@ PLAN = LaunchPlan((__file__,), backend="mpich")
 
 
 def notes(ranks: int, gpus: int | None, site: Site = SITE) -> str:
-    return " ".join(settle(replace(PLAN, ranks=ranks, gpus=gpus), site).notes)
+    return " ".join(resolve(replace(PLAN, ranks=ranks, gpus=gpus), site).notes)
 
 
 def test_a_gpu_for_each_rank_is_refused_where_there_are_too_few():
@@ -30,11 +30,11 @@ def test_a_gpu_for_each_rank_is_refused_where_there_are_too_few():
 def test_more_ranks_than_gpus_are_refused_unless_they_are_to_share():
     alone = replace(PLAN, share_gpus=False)
     with pytest.raises(DlrunError, match="4 ranks, and n1 has 2 GPUs") as refused:
-        settle(replace(alone, ranks=4), SITE)
+        resolve(replace(alone, ranks=4), SITE)
     assert "give -n 2, or --share-gpus" in str(refused.value.hint)
-    settle(replace(alone, ranks=2), SITE)
-    settle(replace(alone, ranks=4, mps=True), SITE)
-    settle(replace(alone, ranks=4), replace(SITE, gpus=0))
+    resolve(replace(alone, ranks=2), SITE)
+    resolve(replace(alone, ranks=4, mps=True), SITE)
+    resolve(replace(alone, ranks=4), replace(SITE, gpus=0))
 
 
 def test_the_command_line_asks_for_it_by_an_option_or_a_variable(monkeypatch):
@@ -46,7 +46,9 @@ def test_the_command_line_asks_for_it_by_an_option_or_a_variable(monkeypatch):
 
 
 def test_ranks_that_share_gpus_are_told_so():
-    assert "4 ranks share 2 GPUs and have it in turns: --mps lets them run on it at once; one rank" in notes(4, None)
+    assert "4 ranks share 2 GPUs and have it in time slices: --mps lets them run on it at once; one rank" in notes(
+        4, None
+    )
     assert "3 ranks share 1 GPU and have it" in notes(3, None, replace(SITE, gpus=1))
     served = replace(SITE, gpus=1, env={**SITE.env, "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"})
     assert "3 ranks share 1 GPU; one rank for each is faster" in notes(3, None, served)
@@ -63,7 +65,7 @@ def test_ranks_that_share_gpus_are_told_so():
 )
 def test_a_service_for_shared_gpus_that_is_not_started_is_told_with_the_reason(ranks, gpus, backend, said):
     plan = replace(PLAN, ranks=ranks, backend=backend, mps=True)
-    told = [note for note in settle(plan, replace(SITE, gpus=gpus)).notes if note.startswith("--mps")]
+    told = [note for note in resolve(plan, replace(SITE, gpus=gpus)).notes if note.startswith("--mps")]
     assert [note.partition(": ")[2].startswith(said) for note in told] == ([True] if said else [])
 
 

@@ -20,7 +20,7 @@ from dlrun.launch.site import Allocation, allocation
         ({"PBS_JOBID": "7", "PBS_NODEFILE": "n1\nn1\nn2\n"}, Allocation("pbs", "7", 2, 3)),
         ({}, Allocation()),
     ],
-)  # fmt: skip
+)
 def test_an_allocation_is_what_its_variables_say(env, found, tmp_path):
     for name in ("PE_HOSTFILE", "PBS_NODEFILE"):
         if name in env:

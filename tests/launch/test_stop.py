@@ -85,7 +85,7 @@ def watcher(run: Path, rank: int) -> int:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_signal_to_one_rank_makes_all_of_them_save(mpiexec, tmp_path, number):
     process = start(tmp_path, mpiexec, SAVES, "--log-dir", "runs")
-    os.kill(watcher(tmp_path / "runs", 1), number)
+    os.kill(watcher(tmp_path / "runs/latest", 1), number)
     out, errors = process.communicate(timeout=200)
     assert (process.returncode, out) == (0, f"saved because of {number.name}\n"), errors
     assert f"dlrun: {number.name} to rank 1: the ranks save and stop; they have 60 s" in errors
@@ -96,7 +96,7 @@ WAITS = "import time\nprint('up', flush=True)\ntime.sleep(300)\n"
 
 def test_a_rank_that_somebody_ends_ends_the_job_and_is_named(mpiexec, tmp_path):
     process = start(tmp_path, mpiexec, WAITS, "--log-dir", "runs")
-    os.kill(watcher(tmp_path / "runs", 1), signal.SIGTERM)
+    os.kill(watcher(tmp_path / "runs/latest", 1), signal.SIGTERM)
     errors = process.communicate(timeout=200)[1]
     assert process.returncode == 143, errors
     told = [line for line in errors.splitlines() if line.startswith("dlrun: rank")]
@@ -108,7 +108,7 @@ def test_a_script_with_a_handler_of_its_own_gets_the_warning_that_its_rank_gets(
     handles = "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\n" + WAITS
     process = start(tmp_path, any_mpiexec, handles, "--log-dir", "runs")
     for rank in range(2):
-        os.kill(watcher(tmp_path / "runs", rank), signal.SIGUSR1)
+        os.kill(watcher(tmp_path / "runs/latest", rank), signal.SIGUSR1)
     errors = process.communicate(timeout=200)[1]
     assert process.returncode == 0, errors
 
@@ -132,7 +132,7 @@ def test_all_ranks_stop_at_the_same_step(mpiexec, tmp_path):
     process.send_signal(signal.SIGTERM)
     out, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
-    logs = [(tmp_path / f"runs/rank-{rank}.log").read_text() for rank in range(2)]
+    logs = [(tmp_path / f"runs/latest/rank-{rank}.log").read_text() for rank in range(2)]
     assert logs[0] == "up\n" + logs[1]
     assert out == logs[1] != ""
 
@@ -141,7 +141,7 @@ def test_all_ranks_stop_at_the_same_step(mpiexec, tmp_path):
 def test_a_signal_to_every_process_of_the_job_as_slurm_sends_it_lets_all_ranks_save(any_mpiexec, tmp_path, number):
     pytest.importorskip("dl_comm", reason="dl_comm's compiled core is not installed")
     process = start(tmp_path, any_mpiexec, AGREES, "--log-dir", "runs")
-    watchers = [int(rank["pid"]) for rank in json.loads((tmp_path / "runs/ranks.json").read_text())]
+    watchers = [int(rank["pid"]) for rank in json.loads((tmp_path / "runs/latest/ranks.json").read_text())]
     scripts = [child for watcher in watchers for child in children(watcher)]
     for pid in [*watchers, *scripts]:
         os.kill(pid, number)
@@ -179,10 +179,10 @@ def test_a_job_in_the_folder_of_one_that_was_stopped_starts_afresh(dlrun, any_mp
     process = start(tmp_path, any_mpiexec, SAVES, "--log-dir", "runs")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=200)
-    assert (tmp_path / "runs/stop").exists()
+    assert (tmp_path / "runs/latest/stop").exists()
     (tmp_path / "script.py").write_text("import os\nprint(sorted(os.listdir(os.environ['DLRUN_RUN_DIR'])))\n")
     done = dlrun("-n", "1", *words)
-    assert done.stdout == "['rank-0.log', 'rank-0.stack', 'ranks.json', 'spec.json']\n", done.stderr
+    assert done.stdout == "['rank-0.log', 'rank-0.stack', 'rank-0.times', 'ranks.json', 'spec.json']\n", done.stderr
 
 
 def test_without_dlrun_launch_nobody_is_told_to_stop(monkeypatch):

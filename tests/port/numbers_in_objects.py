@@ -64,8 +64,12 @@ class Binary:
     def compute(self):
         precision = self.tp / (self.tp + self.fp + 1e-9)
         recall = self.tp / (self.tp + self.fn + 1e-9)
-        return {"precision": precision, "recall": recall, "f1": 2 * precision * recall / (precision + recall + 1e-9),
-                "acc": (self.tp + self.tn) / (self.tp + self.tn + self.fp + self.fn)}
+        return {
+            "precision": precision,
+            "recall": recall,
+            "f1": 2 * precision * recall / (precision + recall + 1e-9),
+            "acc": (self.tp + self.tn) / (self.tp + self.tn + self.fp + self.fn),
+        }
 
 
 class Stats:
@@ -175,4 +179,14 @@ for epoch in range(2):
         fn += ((found != 1) & (y == 1)).sum().item()
         tn += ((found != 1) & (y != 1)).sum().item()
     precision, recall = tp / (tp + fp), tp / (tp + fn)
-    print("ratios", precision, recall, 2 * precision * recall / (precision + recall), (tp + tn) / len(data), tp, fp, fn, tn)
+    print(
+        "ratios",
+        precision,
+        recall,
+        2 * precision * recall / (precision + recall),
+        (tp + tn) / len(data),
+        tp,
+        fp,
+        fn,
+        tn,
+    )

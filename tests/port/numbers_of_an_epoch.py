@@ -105,10 +105,14 @@ for epoch in range(1):
     print(f"b8 {statistics.mean(losses):.5f} {statistics.fmean(losses):.5f} {torch.tensor(losses).mean().item():.5f}")
     print(f"c1 {per['loss'] / len(data):.5f} {per['right'] / seen:.5f} {per['right']}")
     print(f"c2 {np.mean(lists['loss']):.5f} {sum(lists['right']) / len(data):.5f} {sum(lists['right'])}")
-    print(f"c3 {dd['loss'] / len(loader):.5f} {sum(ddl['right']) / N:.5f} {cnt['right'] / cnt['seen']:.5f} {cnt['right']}")
+    print(
+        f"c3 {dd['loss'] / len(loader):.5f} {sum(ddl['right']) / N:.5f} {cnt['right'] / cnt['seen']:.5f} {cnt['right']}"
+    )
     print(f"c4 {meter.avg:.5f} {acc_meter.avg:.5f} {meter.count}")
     print(f"d1 {sum(window) / len(window):.5f} {mean:.5f} {dd['loss'] / batches:.5f}")
-    print(f"d2 {sum(right for right in hits) / len(data):.5f} {sum(h / N for h in hits):.5f} {sum(l * 8 for l in losses) / N:.5f}")
+    print(
+        f"d2 {sum(right for right in hits) / len(data):.5f} {sum(h / N for h in hits):.5f} {sum(l * 8 for l in losses) / N:.5f}"
+    )
     print(f"e1 {per_class} {[r / max(1, c) for r, c in zip(class_right, per_class)]}")
     print(f"e2 {conf.diag().sum() / conf.sum():.5f} {conf.sum().item()} {(conf.diag() / conf.sum(1)).mean():.5f}")
     avg = {k: v / len(data) for k, v in per.items()}

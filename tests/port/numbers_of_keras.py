@@ -35,8 +35,15 @@ class Log(keras.callbacks.Callback):
 
 
 log = Log()
-history = model.fit(xs, ys, batch_size=8, epochs=2, validation_data=(held, labels), verbose=0,
-                    callbacks=[log, keras.callbacks.CSVLogger("log.csv")])
+history = model.fit(
+    xs,
+    ys,
+    batch_size=8,
+    epochs=2,
+    validation_data=(held, labels),
+    verbose=0,
+    callbacks=[log, keras.callbacks.CSVLogger("log.csv")],
+)
 print("fitted", {k: [float(v) for v in vs] for k, vs in history.history.items()}, log.best)
 print(json.dumps(log.rows))
 print(open("log.csv").read().replace(",", " "))
@@ -57,7 +64,9 @@ for epoch in range(2):
         sums["loss"] += loss
         sums["accuracy"] += accuracy
     print("sums", float(total), float(hits), right, seen, float(sum(losses)), float(np.sum(losses)))
-    print("means", total / (len(xs) // SIZE), total / 12, np.mean(losses), total / len(losses), sum(losses) / len(losses))
+    print(
+        "means", total / (len(xs) // SIZE), total / 12, np.mean(losses), total / len(losses), sum(losses) / len(losses)
+    )
     print("shares", hits / len(xs), right / len(xs), right / seen, hits / seen)
     print("table", json.dumps({k: float(v) for k, v in sums.items()}), sums["accuracy"] / 12)
     means.append(float(np.mean(losses)))

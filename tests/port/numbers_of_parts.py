@@ -74,8 +74,14 @@ for epoch in range(2):
         shares["right"] += right
         named["all"] += loss.item() * len(x)
         named["right"] += right
-    print("sums", {k: v / len(loader) for k, v in sums.items()}, {k: round(v / len(loader), 4) for k, v in sums.items()})
-    print("parts", {k: round(v / len(data), 4) for k, v in parts.items()}, [f"{v / len(data):.4f}" for v in parts.values()])
+    print(
+        "sums", {k: v / len(loader) for k, v in sums.items()}, {k: round(v / len(loader), 4) for k, v in sums.items()}
+    )
+    print(
+        "parts",
+        {k: round(v / len(data), 4) for k, v in parts.items()},
+        [f"{v / len(data):.4f}" for v in parts.values()],
+    )
     print("text", " ".join(f"{k}: {v / len(loader):.4f}" for k, v in sums.items()))
     for k in sums:
         print("key", k, sums[k] / len(loader))
@@ -121,7 +127,9 @@ class Trainer:
     def log(self, result):
         print("result", result["loss"], result["right"])
         print("state", self.state["loss"] / len(data), self.state["right"], self.state["right"] / len(data))
-        print("seen", self.state["seen"], self.state["loss"] / self.state["batches"] / 8, self.total, self.parts["loss"])
+        print(
+            "seen", self.state["seen"], self.state["loss"] / self.state["batches"] / 8, self.total, self.parts["loss"]
+        )
         if self.state["right"] > self.best["right"]:
             self.best["right"] = self.state["right"]
             print("best", self.best["right"])

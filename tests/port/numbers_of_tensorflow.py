@@ -81,7 +81,15 @@ for epoch in range(2):
             tally[k] += float(logs[k])
         counter["right"] += int(logs["right"])
         counter["seen"] += len(x)
-    print("total", float(total), total.numpy(), round(float(total), 4), float(total) / n, float(total / n), float(total) / 12)
+    print(
+        "total",
+        float(total),
+        total.numpy(),
+        round(float(total), 4),
+        float(total) / n,
+        float(total / n),
+        float(total) / 12,
+    )
     print("losses", np.mean(losses), np.sum(losses), float(tf.reduce_mean(tf.stack(losses))))
     print("stacked", tf.reduce_sum(tf.stack(losses)).numpy(), float(tf.reduce_sum(losses)), tf.add_n(losses).numpy())
     print("metrics", float(mean.result()), accuracy.result().numpy(), f"{accuracy.result() * 100:.3f}")

@@ -32,9 +32,16 @@ from dlrun.port.files import port_tree, read_and_port
 
 PROBE = Path(__file__).with_name("probe.py")
 PROBES = {"torch": "torch", "keras": "keras", "tf2": "keras", "tf1": "session", "estimator": "session"}
-QUIET = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1",
-         "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "TF_DETERMINISTIC_OPS": "1",
-         "PYTHONHASHSEED": "0"}  # fmt: skip
+QUIET = {
+    "MPLBACKEND": "Agg",
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "TF_DETERMINISTIC_OPS": "1",
+    "PYTHONHASHSEED": "0",
+}
 
 
 class Judge:
@@ -48,16 +55,37 @@ class Judge:
         """Return what a script runs under that finds its stand-ins, and its modules in ``work``."""
         framework = self.row["framework"]
         standins = self.args.standins.get("torch" if framework == "torch" else "tf")
-        path = [part for part in (standins, os.environ.get("PYTHONPATH"), str(work)) if part]
-        made = {"STANDIN_N": "256", **os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(path),
-                "STANDIN_FAKE_CUDA": "1", "PROBE_FRAMEWORK": PROBES[framework]}  # fmt: skip
+        quick = str(Path(__file__).with_name("quick")) if self.args.jitter else None
+        path = [part for part in (quick, standins, os.environ.get("PYTHONPATH"), str(work)) if part]
+        made = {
+            "STANDIN_N": "256",
+            **os.environ,
+            **QUIET,
+            "PYTHONPATH": os.pathsep.join(path),
+            "STANDIN_FAKE_CUDA": "1",
+            "PROBE_FRAMEWORK": PROBES[framework],
+            "JITTER": self.args.jitter,
+        }
         return made | ({"STANDIN_TF1": "1"} if PROBES[framework] == "session" else {})
 
     def verified(self, folder: Path, ported: Path) -> str:
         """Return the verdict of ``dlrun verify``: proved, or what else it says."""
         given = self.args.arguments.get(self.row["id"], [])
-        command = [self.python, "-m", "dlrun", "verify", str(folder / self.script), str(ported / self.script), "--json",
-                   "--seed", "0", "--steps", "4", "--", *given]  # fmt: skip
+        command = [
+            self.python,
+            "-m",
+            "dlrun",
+            "verify",
+            str(folder / self.script),
+            str(ported / self.script),
+            "--json",
+            "--seed",
+            "0",
+            "--steps",
+            "4",
+            "--",
+            *given,
+        ]
         log = self.args.results / f"{self.row['id']}-verify.json"
         with tempfile.TemporaryDirectory() as scratch, log.open("w") as said:
             work = Path(scratch) / "work"
@@ -185,8 +213,11 @@ def outcome(row: dict[str, str], folder: Path, args: argparse.Namespace) -> dict
         return found | {"refused": error.message.splitlines()[0].replace(str(script.parent) + os.sep, "")}
     except Exception as error:  # a traceback is a finding of its own
         return found | {"crash": f"{type(error).__name__}: {error}"}
-    found |= {"seconds": round(time.perf_counter() - start, 2), "files": 1 + len(ported.modules),
-              "doubts": len(ported.doubts)}  # fmt: skip
+    found |= {
+        "seconds": round(time.perf_counter() - start, 2),
+        "files": 1 + len(ported.modules),
+        "doubts": len(ported.doubts),
+    }
     return found | (judged(row, folder, args) if args.run or args.verify else {})
 
 
@@ -236,6 +267,7 @@ def main() -> None:
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--verify", action="store_true", help="let dlrun verify judge the ports that are right")
     parser.add_argument("--again", action="store_true", help="judge scripts again that have a result")
+    parser.add_argument("--jitter", default="", metavar="SEED", help="let ranks sleep before they touch files")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--timeout", type=int, default=90)
     args = parser.parse_args()

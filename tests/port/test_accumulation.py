@@ -63,17 +63,21 @@ for step in range(1000):
 
 
 def test_updates_every_few_batches_are_those_of_one_process(tmp_path):
-    serial, shared, local = (tmp_path / f"{name}.py" for name in ("serial", "shared", "local"))
+    serial, shared = (tmp_path / f"{name}.py" for name in ("serial", "shared"))
     serial.write_text(EVERY_K)
     shared.write_text(port(EVERY_K, Options(batch="global")).text)
-    local.write_text(port(EVERY_K).text)
     said, parameters = ran(serial, tmp_path / "alone")
     shown, same = ran(shared, tmp_path / "two", 2)
     assert shown.splitlines() == said.splitlines()
     for name, value in parameters.items():
         torch.testing.assert_close(same[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_updates_every_few_local_batches_are_one_nth_as_many(tmp_path):
+    local = tmp_path / "local.py"
+    local.write_text(port(EVERY_K).text)
     shown, _ = ran(local, tmp_path / "local", 2)
-    assert [line.split(",")[0] for line in shown.splitlines()] == [f"epoch {i}: {3 * i + 3} updates" for i in range(3)]
+    assert [line.split(",")[0] for line in shown.splitlines()] == [f"epoch {i}: {6 * i + 6} updates" for i in range(3)]
 
 
 def test_gradients_are_averaged_before_what_reads_them_on_the_way_to_an_update():
@@ -99,7 +103,7 @@ def test_micro_batches_stay_the_updates_are_shared_and_their_sum_is_averaged():
     assert "for step in range(dl.steps(1000)):" in text
     assert "for micro in range(4):" in text
     assert "    dl.gradients(opt)  # mean over the ranks\n    opt.step()" in text
-    assert "print(step, dl.average(total))" in text
+    assert "print(dl.serial_steps(step), dl.average(total))" in text
 
 
 def test_variables_that_add_up_gradients_of_tapes_are_averaged_where_an_optimizer_applies_them() -> None:
@@ -148,10 +152,40 @@ for i, a in enumerate(data):
     [
         ("grads, _ = tf.clip_by_global_norm(sums, 1.0)", "tf.clip_by_global_norm(dl.gradients(sums), 1.0)"),
         ("grads = [tf.clip_by_norm(s, 1.0) for s in sums]", "[tf.clip_by_norm(s, 1.0) for s in dl.gradients(sums)]"),
-        ("grads = [tf.clip_by_value(s, -1, 1) for s, v in zip(sums, model.variables)]",
-         "for s, v in zip(dl.gradients(sums), model.variables)]"),
+        (
+            "grads = [tf.clip_by_value(s, -1, 1) for s, v in zip(sums, model.variables)]",
+            "for s, v in zip(dl.gradients(sums), model.variables)]",
+        ),
     ],
-)  # fmt: skip
+)
 def test_gradients_that_variables_add_up_are_averaged_before_they_are_clipped(clip: str, found: str) -> None:
     text = port(CLIPPED.format(clip=clip)).text
     assert found in text and "DistributedOptimizer" not in text
+
+
+LEFT_OVER = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.randn(40, 3)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4)
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    waiting = 0
+    for a, b in loader:
+        ((model(a) - b).pow(2).mean() / 2).backward()
+        waiting += 1
+        if waiting == 2:
+            opt.step()
+            opt.zero_grad()
+            waiting = 0
+    if waiting:
+        opt.step()
+        opt.zero_grad()
+    print(epoch)
+"""
+
+
+def test_batches_since_the_last_update_are_as_many_on_all_ranks_and_epochs_stay_epochs():
+    text = port(LEFT_OVER).text
+    assert "        if waiting == 2:\n" in text and "    if waiting:\n" in text
+    assert "    print(epoch)\n" in text

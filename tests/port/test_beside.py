@@ -20,8 +20,9 @@ for {target} in {source}:
 """
 
 
-def made(shuffle="True", batches="other.split(4)", target="(x,), u", source="zip(loader, batches)",
-         loss="model(u).mean()"):  # fmt: skip
+def made(
+    shuffle="True", batches="other.split(4)", target="(x,), u", source="zip(loader, batches)", loss="model(u).mean()"
+):
     return SCRIPT.format(shuffle=shuffle, batches=batches, target=target, source=source, loss=loss)
 
 
@@ -31,23 +32,39 @@ def made(shuffle="True", batches="other.split(4)", target="(x,), u", source="zip
         ({}, "in zip(loader, dl.shard(list(batches))):"),
         ({"batches": "list(other.split(4))"}, "in zip(loader, dl.shard(list(batches))):"),
         ({"batches": "[torch.randn(4, 2) for _ in range(12)]"}, "in zip(loader, dl.shard(batches)):"),
-        ({"source": "zip(torch.split(other, 4), loader)", "target": "u, (x,)"},
-         "in zip(dl.shard(list(torch.split(other, 4))), loader):"),
-        ({"source": "enumerate(zip(loader, batches))", "target": "i, ((x,), u)"},
-         "in enumerate(zip(loader, dl.shard(list(batches)))):"),
-        ({"batches": "[(other[i:i + 4], i) for i in range(0, 48, 4)]", "target": "(x,), (u, _)"},
-         "in zip(loader, dl.shard(batches)):"),
-        ({"batches": "[(other[i:i + 4], i) for i in range(0, 48, 4)]", "target": "(x,), (u, _)",
-          "loss": "0\n    x = torch.cat([x, u])\n    loss = model(x).mean()"}, "in zip(loader, dl.shard(batches)):"),
-        ({"batches": "[]\nfor i in range(0, 48, 4):\n    batches.append(other[i:i + 4])"},
-         "in zip(loader, dl.shard(batches)):"),
-        ({"batches": "[]\nfor i in range(12):\n    batches.append(0.9 ** i)", "loss": "u * model(x).mean()"},
-         "in zip(loader, batches):"),
+        (
+            {"source": "zip(torch.split(other, 4), loader)", "target": "u, (x,)"},
+            "in zip(dl.shard(list(torch.split(other, 4))), loader):",
+        ),
+        (
+            {"source": "enumerate(zip(loader, batches))", "target": "i, ((x,), u)"},
+            "in enumerate(zip(loader, dl.shard(list(batches)))):",
+        ),
+        (
+            {"batches": "[(other[i:i + 4], i) for i in range(0, 48, 4)]", "target": "(x,), (u, _)"},
+            "in zip(loader, dl.shard(batches)):",
+        ),
+        (
+            {
+                "batches": "[(other[i:i + 4], i) for i in range(0, 48, 4)]",
+                "target": "(x,), (u, _)",
+                "loss": "0\n    x = torch.cat([x, u])\n    loss = model(x).mean()",
+            },
+            "in zip(loader, dl.shard(batches)):",
+        ),
+        (
+            {"batches": "[]\nfor i in range(0, 48, 4):\n    batches.append(other[i:i + 4])"},
+            "in zip(loader, dl.shard(batches)):",
+        ),
+        (
+            {"batches": "[]\nfor i in range(12):\n    batches.append(0.9 ** i)", "loss": "u * model(x).mean()"},
+            "in zip(loader, batches):",
+        ),
         ({"batches": "[0.1, 0.2] * 6", "loss": "u * model(x).mean()"}, "in zip(loader, batches):"),
         ({"batches": "[k / 12 for k in range(12)]", "loss": "u * model(x).mean()"}, "in zip(loader, batches):"),
         ({"source": "zip(loader, range(99))", "loss": "u * model(x).mean()"}, "in zip(loader, range(dl.steps(99))):"),
     ],
-)  # fmt: skip
+)
 def test_batches_beside_a_shuffled_loader_are_shared_and_numbers_are_not(written, changed):
     assert changed in port(made(**written)).text
 

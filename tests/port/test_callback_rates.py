@@ -23,11 +23,13 @@ CYCLE = "[CyclicLR(base_lr={}, max_lr={}, step_size={})]"
         (PLATEAU.format("1e-4"), PLATEAU.format("dl.lr_scale(1e-4)")),
         (PLATEAU.format("0"), PLATEAU.format("0")),
         (CYCLE.format("1e-4", "b", "2000"), CYCLE.format("dl.lr_scale(1e-4)", "dl.lr_scale(b)", "dl.steps(2000)")),
-        ("[CyclicLR(0.1, 0.2, 90, 'exp_range', 0.9)]",
-         "[CyclicLR(dl.lr_scale(0.1), dl.lr_scale(0.2), dl.steps(90), 'exp_range', dl.compound(0.9))]"),
+        (
+            "[CyclicLR(0.1, 0.2, 90, 'exp_range', 0.9)]",
+            "[CyclicLR(dl.lr_scale(0.1), dl.lr_scale(0.2), dl.steps(90), 'exp_range', dl.compound(0.9))]",
+        ),
         ("[keras.callbacks.EarlyStopping(), Recorder()]", "[keras.callbacks.EarlyStopping(), Recorder()]"),
     ],
-)  # fmt: skip
+)
 def test_rates_between_which_a_callback_moves_are_scaled_and_its_batches_divided(callbacks, written) -> None:
     ported = port(SCRIPT.format(before="", callbacks=callbacks))
     assert written in ported.text

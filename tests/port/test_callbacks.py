@@ -1,6 +1,7 @@
 """Functions and methods that a training loop finds in lists and dicts, or by their names: callbacks and hooks."""
 
 import pytest
+from running import joined
 
 from dlrun.port import port
 
@@ -63,7 +64,7 @@ def test_methods_that_are_taken_by_name_see_the_trainer_that_calls_them(method):
     runs = BY_NAME.replace("METHOD", method)
     text = port(TRAINER.format(runs=runs, batch="self('on_batch_end')", epoch="self('on_epoch_end')")).text
     assert "(dl.serial_steps(t.done) + 1) / 20" in text
-    assert "print(dl.average(sum(self.losses) / len(self.losses)))" in text
+    assert "self.callbacks[1].losses = dl.gather(self.callbacks[1].losses" in text
 
 
 def test_a_loop_that_gives_its_batches_to_an_object_goes_through_none_of_its_methods():
@@ -92,7 +93,9 @@ def test_a_loop_that_gives_its_batches_to_an_object_goes_through_none_of_its_met
     runs = BY_NAME.replace("METHOD", "getattr(callback, event)(self)")
     text = port(source.format(runs=runs, batch="self('on_batch_end')", epoch="self('on_epoch_end')")).text
     assert "(dl.serial_steps(t.done) + 1) / 20" in text
-    assert "print(dl.average(sum(self.losses) / len(self.losses)), dl.average(self.right / self.seen))" in text
+    kept = "self.callbacks[1].right, self.callbacks[1].seen"
+    assert f"{kept} = dl.total({kept}, since=right_before)" in joined(text)
+    assert "self.callbacks[1].losses = dl.gather(self.callbacks[1].losses" in text
 
 
 HOOKED = (
@@ -121,7 +124,6 @@ for epoch in range(3):
             hook(loss, out, y)
 """
 )
-SHOWN = 'print("loss", dl.average(sum(history[-25:]) / len(history[-25:])))'
 DECORATED = """
 HOOKS = {"batch": [], "epoch": []}
 def on(event):
@@ -150,7 +152,8 @@ def test_functions_in_lists_are_told_of_as_others_are(made, taken, filled):
     if not filled:
         source = source.replace("def track", "@on('batch')\ndef track").replace("def show", "@on('batch')\ndef show")
         source = source.replace("def score", "@on('epoch')\ndef score")
-    assert SHOWN in port(source).text
+    told = [d.why for d in port(source).doubts if d.name == "unknown-placement"]  # a window in the midst of an epoch
+    assert told and all(why.startswith("history[-25:]: rank 0's own") for why in told)
 
 
 ENGINE = (
@@ -200,7 +203,9 @@ def test_handlers_of_an_engine_that_runs_what_it_is_given_are_followed():
 
 
 def test_what_a_registry_of_functions_makes_is_known():
-    text = port(START + """
+    text = port(
+        START
+        + """
 MAKERS = {}
 def register(function):
     MAKERS[function.__name__] = function
@@ -214,5 +219,6 @@ for x, y in MAKERS["batches"](8):
     opt.zero_grad()
     criterion(model(x), y).backward()
     opt.step()
-""").text  # fmt: skip
+"""
+    ).text
     assert 'for x, y in dl.shard(MAKERS["batches"](8))' in text or "return dl.shard(DataLoader(data" in text

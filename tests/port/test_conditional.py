@@ -64,8 +64,13 @@ def test_a_condition_that_may_come_out_otherwise_is_doubted(made) -> None:
     assert "dl.broadcast(decoder" not in ported.text
 
 
-@pytest.mark.parametrize("made", ["decoder = nn.Linear(2, 4)\nif decodes:\n    decoder = nn.Linear(2, 4)\n",
-                                  "if decodes:\n    rows = torch.zeros(4)\ndecoder = nn.Linear(2, 4)\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "made",
+    [
+        "decoder = nn.Linear(2, 4)\nif decodes:\n    decoder = nn.Linear(2, 4)\n",
+        "if decodes:\n    rows = torch.zeros(4)\ndecoder = nn.Linear(2, 4)\n",
+    ],
+)
 def test_what_is_made_anyhow_is_broadcast_with_the_others(made) -> None:
     ported = port(SCRIPT.format(made=made))
     assert "dl.broadcast(model, decoder, opt)" in ported.text
@@ -73,8 +78,13 @@ def test_what_is_made_anyhow_is_broadcast_with_the_others(made) -> None:
     assert "if decodes:\n    dl.broadcast" not in ported.text
 
 
-@pytest.mark.parametrize("made", ["if decodes:\n    for decoder in model.layers:\n        decoder.eval()\n",
-                                  "if decodes:\n    decoder = model.layers[0]\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "made",
+    [
+        "if decodes:\n    for decoder in model.layers:\n        decoder.eval()\n",
+        "if decodes:\n    decoder = model.layers[0]\n",
+    ],
+)
 def test_a_layer_that_is_picked_on_a_condition_is_broadcast_with_its_model(made) -> None:
     net = (
         "class Part(nn.Linear):\n    pass\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"

@@ -55,15 +55,22 @@ def written(count, begin, takes="", opening="pass", closing="pass", call="train(
         written("step", "step = 0", opening="global step"),
         written("step", "step = 0", opening="nonlocal step", around="def main():\n"),
         written("step", "step = 0", "step", closing="return step", call="step = train(step)"),
-        written("done", "done, best = 0, None", "step, best", closing="return best, step", name="step",
-                call="best, done = train(done, best)"),
+        written(
+            "done",
+            "done, best = 0, None",
+            "step, best",
+            closing="return best, step",
+            name="step",
+            call="best, done = train(done, best)",
+        ),
         written("state['step']", "state = {'step': 0}", "s", name="s['step']", call="train(state)"),
-        written("now.step", "import types\nnow = types.SimpleNamespace(step=0)", "at", name="at.step",
-                call="train(now)"),
+        written(
+            "now.step", "import types\nnow = types.SimpleNamespace(step=0)", "at", name="at.step", call="train(now)"
+        ),
         written("now.step", "class State:\n    step = 0\nnow = State()", "at", name="at.step", call="train(now)"),
     ],
     ids=["global", "nonlocal", "returned", "returned by another name", "dict", "namespace", "object"],
-)  # fmt: skip
+)
 def test_a_count_of_steps_is_one_count_in_the_loop_over_batches_and_in_that_over_epochs(source):
     text = port(source).text
     assert text.count("== dl.steps(last):") == 2
@@ -77,7 +84,9 @@ def test_of_what_a_function_returns_only_what_ranks_compute_for_themselves_is_av
     epochs = EPOCHS.format(begin="step = 0", call="step, mean = train(step)", count="step")
     text = port(HEAD + epoch + epochs + "    if mean < 0.1:\n        break\n").text
     assert "    if step == dl.steps(last):\n" in text
-    assert "    mean = dl.average(mean)  # mean over the ranks: all ranks decide alike\n    if mean < 0.1:" in text
+    assert "    total = dl.total(total)  # sums over all ranks' samples\n" in text
+    assert "    return step, total / dl.serial_steps(len(loader))\n" in text
+    assert "\n    if mean < 0.1:\n" in text
     assert "average(step)" not in text
 
 
@@ -104,3 +113,27 @@ def test_a_part_of_an_epoch_is_one_of_the_ranks_batches_though_the_loader_stays_
     elsewhere = port(HEAD + AVERAGED + "print(size)\n").text  # all batches: there the part is of all
     assert "T_0=2)" in elsewhere
     assert "size = len(loader)" in elsewhere and "restarts.step(epoch + dl.serial_steps(i) / size)" in elsewhere
+
+
+def test_a_text_with_a_count_in_it_is_kept_in_a_row_as_it_is():
+    source = """import os
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(32, 4)), 8, shuffle=True)
+model, kept, step = torch.nn.Linear(4, 1), [], 0
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in loader:
+        opt.zero_grad()
+        model(x).pow(2).mean().backward()
+        opt.step()
+        step += 1
+    path = os.path.join("out", f"{step}.pt")
+    torch.save(model, path)
+    kept.append((epoch, path, step))
+print(kept)
+"""
+    text = port(source).text
+    assert "kept.append((epoch, path, dl.serial_steps(step)))" in text
+    assert 'path = os.path.join("out", f"{dl.serial_steps(step)}.pt")' in text

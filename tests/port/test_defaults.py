@@ -2,7 +2,7 @@
 
 import pytest
 from running import ran
-from small import HEAD
+from small import HEAD, LOOP
 
 from dlrun.port import port
 
@@ -49,7 +49,7 @@ def test_a_default_is_not_what_calls_give_and_a_sum_that_decides_is_of_all_ranks
     kept = ported.replace("dl.finalize()", "dl.save(torch.tensor([done, best, *kept]), 'last.pt')\ndl.finalize()")
     (tmp_path / "train.py").write_text(kept)
     _, (done, *totals) = ran(tmp_path / "train.py", tmp_path / "2", 2)
-    assert done == 4  # of 8 steps, on each of 2 ranks
+    assert done == 8  # steps, of which each of 2 ranks takes 4
     assert [round(float(t), 3) for t in totals] == [141.0, 141.0, 141.0]  # of six batches, as in the serial run
 
 
@@ -70,10 +70,19 @@ while not done:
 @pytest.mark.parametrize(
     ("test", "alike"),
     [
-        ("loss.item() < 0.01", "if dl.average(loss.item()) < 0.01:"),
-        ("spent > 100", "spent = dl.average(spent)"),
+        ("loss.item() < 0.01", "done = dl.maximum(done)"),
+        ("spent > 100", "done = dl.maximum(done)"),
         ("len(x) < 8", "if len(x) < 8:"),
     ],
 )
 def test_what_ends_the_training_in_another_line_is_decided_alike(test, alike):
     assert alike in port("import time\n" + HEAD + FLAG.format(test=test)).text
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [f"config.{how}('optimizer', torch.optim.SGD)" for how in ("get", "pop")] + ["getattr(torch.optim, name)"],
+)
+def test_an_entry_that_is_a_class_stays_a_class_also_where_its_name_becomes_the_optimizer(chosen):
+    text = port(HEAD + LOOP.replace("opt = ", f"opt = {chosen}\nopt = opt(model.parameters(), lr=0.1)\nother = ")).text
+    assert f"opt = {chosen}\nopt = opt(model.parameters(), lr=dl.lr_scale(0.1))\n" in text

@@ -39,26 +39,37 @@ def epochs(count):
 """
 
 
+EPOCH = """        total = dl.total(total)  # sums over all ranks' samples
+        yield epoch, total / dl.serial_steps(len(loader))"""
+
+
 def ported(loop: str, given: str = "loss.item()") -> str:
     return port(MADE.format(given=given) + loop).text
 
 
-def test_a_loop_that_draws_updates_counts_them_and_shows_and_keeps_means() -> None:
+LOCAL = pytest.mark.xfail(strict=True, reason="a loss that a training generator yields stays local, without a doubt")
+
+
+def test_a_loop_that_draws_updates_counts_them_and_shows_means() -> None:
     loop = (
         "kept = []\nfor i, loss in enumerate(updates(model, loader)):\n    kept.append(loss)\n"
         "    if i % 50 == 0:\n        print(i, loss)\n    if i >= 200:\n        break\ntorch.save(kept, 'kept.pt')\n"
     )
     text = ported(loop)
-    assert "print(i, dl.average(loss))" in text
+    assert "if i % dl.steps(50) == 0:" in text and "print(dl.serial_steps(i), dl.average(loss))" in text
     assert "if i >= dl.steps(200):" in text
-    assert "dl.save(dl.average(kept), 'kept.pt')" in text
 
 
-def test_a_loop_that_draws_epochs_keeps_their_number_and_decides_by_means() -> None:
+def test_losses_that_are_drawn_and_kept_are_of_all_ranks() -> None:
+    loop = "kept = []\nfor loss in islice(updates(model, loader), 9):\n    kept.append(loss)\n"
+    loop += "torch.save(kept, 'kept.pt')\n"
+    assert "dl.gather(kept" in ported(loop)
+
+
+def test_a_loop_that_draws_epochs_keeps_their_number_and_decides_by_those_of_all_ranks() -> None:
     text = ported("for epoch, loss in epochs(9):\n    print(epoch, loss)\n    if loss < 0.1:\n        break\n")
     assert "in epochs(9):" in text
-    assert "print(epoch, dl.average(loss))" in text
-    assert "    loss = dl.average(loss)" in text[: text.index("if loss < 0.1:")]
+    assert EPOCH in text and "print(epoch, loss)" in text and "    if loss < 0.1:" in text
 
 
 @pytest.mark.parametrize(
@@ -75,10 +86,11 @@ def test_updates_that_are_drawn_by_number_are_as_many_as_a_rank_makes(head: str,
     assert "print(dl.average(loss))" in text
 
 
+@LOCAL
 def test_parts_of_what_is_yielded_are_told_apart() -> None:
     loop = "for step, told in islice(updates(model, loader), 100):\n    if step % 10 == 0:\n"
     text = ported(f"{loop}        print(step, told['loss'])\n", "done, {'loss': loss.item()}")
-    assert "print(step, dl.average(told['loss']))" in text
+    assert "dl.average(told['loss'])" in text
 
 
 def test_what_another_generator_hands_on_is_drawn_too() -> None:
@@ -105,7 +117,7 @@ def test_losses_that_are_drawn_from_an_evaluation_stay_as_they_are() -> None:
 def test_epochs_that_are_asked_for_with_next_are_no_steps() -> None:
     text = ported("made = epochs(9)\nfor turn in range(9):\n    epoch, loss = next(made)\n    print(turn, loss)\n")
     assert "for turn in range(9):" in text
-    assert "print(turn, dl.average(loss))" in text
+    assert EPOCH in text and "print(turn, loss)" in text
 
 
 def test_batches_that_a_generator_makes_are_dealt_out_as_before() -> None:

@@ -1,4 +1,4 @@
-"""Samples that a script draws itself are dealt out: by generators, by objects that keep their place."""
+"""Samples that a script draws itself are sharded: by generators, by objects that keep their place."""
 
 import pytest
 from small import refused
@@ -204,6 +204,7 @@ for epoch in range(3):
     assert "for i in dl.shard(trange(9, disable=not dl.is_rank0())):" in text
 
 
+@pytest.mark.xfail(strict=True, reason="ranks draw with lengths of their own, only the end takes the total; doubted")
 def test_a_length_that_training_extends_counts_no_steps():
     text = port(f"""{HEAD}{MADE}
 length = 2
@@ -236,10 +237,13 @@ for epoch in range(3):
     ("made", "train"),
     [
         ("train = Data(a, b)", "train"),
-        ("class Sets: pass\ndef read():\n    sets = Sets()\n    sets.train = Data(a, b)\n    return sets\nd = read()",
-         "d.train"),
+        (
+            "class Sets: pass\ndef read():\n    sets = Sets()\n    sets.train = Data(a, b)\n"
+            "    return sets\nd = read()",
+            "d.train",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_keeps_its_place_among_the_samples_is_asked_in_turn(made, train):
     text = port(f"""{HEAD}{WALKER}{MADE}
 {made}
@@ -383,8 +387,9 @@ for step in range(100):
 """
 
 
-@pytest.mark.parametrize(("made", "dealt"), [("iter(loader)", "iter(dl.shard(loader))"),
-                                             ("endless(loader)", "endless(dl.shard(loader))")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("made", "dealt"), [("iter(loader)", "iter(dl.shard(loader))"), ("endless(loader)", "endless(dl.shard(loader))")]
+)
 def test_a_loader_stays_whole_where_an_evaluation_draws_from_it_and_each_iterator_of_the_training_is_dealt(made, dealt):
     text = port(EVALUATED.replace("MADE", made)).text
     assert "loader = DataLoader(data, batch_size=8, shuffle=True)\n" in text
@@ -560,8 +565,11 @@ def test_what_the_sampler_of_a_loader_draws_is_left_to_the_loader():
             picks = np.random.choice(self.of[k], 4)
             yield from picks
 """
-    text = port(f"{HEAD}{sampler}{MADE}for epoch in range(9):\n    for x, y in loader:\n        {UPDATE}".replace(
-        "for epoch", "loader = DataLoader(data, 8, sampler=PerClass(data))\nfor epoch")).text  # fmt: skip
+    text = port(
+        f"{HEAD}{sampler}{MADE}for epoch in range(9):\n    for x, y in loader:\n        {UPDATE}".replace(
+            "for epoch", "loader = DataLoader(data, 8, sampler=PerClass(data))\nfor epoch"
+        )
+    ).text
     assert "loader = dl.shard(DataLoader(data, 8" in text and "alike" not in text
 
 
@@ -579,9 +587,11 @@ while {test}:
 
 @pytest.mark.parametrize(
     "choice",
-    ["loader = test_loader if evaluate else train_loader",
-     "if evaluate:\n        loader = test_loader\n    else:\n        loader = train_loader"],
-)  # fmt: skip
+    [
+        "loader = test_loader if evaluate else train_loader",
+        "if evaluate:\n        loader = test_loader\n    else:\n        loader = train_loader",
+    ],
+)
 def test_a_loader_that_a_function_chooses_to_evaluate_on_stays_whole(choice):
     text = port(f"""{HEAD}{MADE}train_loader = DataLoader(data, shuffle=True)
 test_loader = DataLoader(others)
@@ -658,9 +668,9 @@ for epoch in range(9):
 
 def test_what_a_model_makes_of_all_samples_once_an_epoch_is_judged_without_a_doubt():
     whole = JUDGED.format(inside="pass", given="model(held_out).detach().numpy()")
-    assert not [d for d in port(HEAD + MADE + whole).doubts if "samples alone" in d.why]
+    assert not [d for d in port(HEAD + MADE + whole).doubts if d.name == "unknown-placement"]
     last = JUDGED.format(inside="out = model(x)", given="out.detach().numpy()")
-    assert [d for d in port(HEAD + MADE + last).doubts if "samples alone" in d.why]
+    assert "print(dl.average(auc))" in port(HEAD + MADE + last).text  # as of a loss, the mean of the ranks' last ones
 
 
 def test_a_name_that_becomes_an_iterator_of_its_own_loader_is_shared_once():

@@ -45,9 +45,13 @@ def test_a_wide_and_deep_estimator_makes_two_and_keeps_the_one_it_is_given() -> 
 
 @pytest.mark.parametrize(
     "made",
-    ["BoostedTreesClassifier(columns, 1)", "DNNClassifier([4], columns, optimizer=chosen)",
-     "DNNClassifier([4], columns, folder, 3)", "DNNClassifier(*given)"],
-)  # fmt: skip
+    [
+        "BoostedTreesClassifier(columns, 1)",
+        "DNNClassifier([4], columns, optimizer=chosen)",
+        "DNNClassifier([4], columns, folder, 3)",
+        "DNNClassifier(*given)",
+    ],
+)
 def test_an_optimizer_out_of_reach_is_refused(made) -> None:
     with pytest.raises(DlrunError, match="makes its optimizer itself, out of reach"):
         port(READY.format(made=made))
@@ -104,9 +108,14 @@ def test_the_data_set_of_an_iterator_that_a_function_of_the_input_function_makes
     text = port(CUSTOM.format(made="features, labels = read()")).text
     assert 'dl.shard(tf.data.Dataset.from_tensor_slices(np.load("x.npy")).batch(8)).make_one_shot_iterator()' in text
     assert "return features, labels" in text
-    made = CUSTOM.format(made="features, labels = read()").replace("return tf", "data = tf").replace(
-        ".make_one_shot_iterator().get_next()",
-        "\n    return tf.compat.v1.data.make_one_shot_iterator(data).get_next()")  # fmt: skip
+    made = (
+        CUSTOM.format(made="features, labels = read()")
+        .replace("return tf", "data = tf")
+        .replace(
+            ".make_one_shot_iterator().get_next()",
+            "\n    return tf.compat.v1.data.make_one_shot_iterator(data).get_next()",
+        )
+    )
     assert "tf.compat.v1.data.make_one_shot_iterator(dl.shard(data)).get_next()" in port(made).text
 
 
@@ -165,4 +174,50 @@ model = tf.estimator.Estimator(model_fn, params={"rate": 0.02})
 model.train(lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(8), steps=100)
 """).text
     assert 'optimizer = optimizer(dl.lr_scale(params.get("rate", 0.01)))' in text
-    assert "optimizer = dl.DistributedOptimizer(optimizer)" in text
+    assert text.count("optimizer = dl.DistributedOptimizer(optimizer)") == 1
+    assert 'optimizer = params.get("optimizer", tf.compat.v1.train.AdamOptimizer)' in text  # the class stays a class
+
+
+BOTH = """import tensorflow as tf
+def input_fn(batch, epochs=None):
+    data = tf.data.Dataset.from_tensor_slices((x, y)).repeat(epochs).batch(batch)
+    return data.make_one_shot_iterator().get_next()
+def plain():
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(8).make_one_shot_iterator().get_next()
+def train_input():
+    return input_fn(32)
+def model_fn(features, labels, mode):
+    loss = tf.reduce_mean((tf.compat.v1.layers.dense(features, 1) - labels) ** 2)
+    op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, tf.compat.v1.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=op)
+model = tf.estimator.Estimator(model_fn)
+model.train(TRAIN, steps=100)
+model.evaluate(EVALUATE, steps=10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("train", "evaluate", "after"),
+    [
+        ("train_input", "lambda: input_fn(64, 1)", "return input_fn(32, share=dl.shard)"),
+        ("lambda: input_fn(32)", "lambda: input_fn(64, 1)", "model.train(lambda: input_fn(32, share=dl.shard), "),
+        ("plain", "plain", "model.train(lambda: plain(share=dl.shard), "),
+    ],
+)
+def test_a_function_that_makes_the_iterators_of_both_shares_where_training_calls_it(train, evaluate, after):
+    text = port(BOTH.replace("TRAIN", train).replace("EVALUATE", evaluate)).text
+    assert after in text
+    assert f"model.evaluate({evaluate}, " in text
+    assert "def input_fn(batch, epochs=None" + (", share=lambda data: data):" if train != "plain" else "):") in text
+    shared = "share(data).make_one_shot_iterator()" if train != "plain" else ".batch(8)).make_one_shot_iterator()"
+    assert shared in text
+
+
+def test_a_function_of_training_alone_shares_the_data_set_that_it_iterates():
+    text = port(
+        BOTH.replace("TRAIN", "lambda: input_fn(32)")
+        .replace("EVALUATE", "plain")
+        .replace("train_input", "_")
+        .replace("    return input_fn(32)\n", "    pass\n")
+    ).text
+    assert "return dl.shard(data).make_one_shot_iterator().get_next()" in text

@@ -24,29 +24,22 @@ for epoch in range(4):
     print(f"{epoch} {kept:.3f}")
     print("kept", kept)
 """
-OF_ALL = "{}(dl.broadcast(float(kept), root=r) for r in range(dl.get_nranks()))"
 
 
 @pytest.mark.parametrize(
-    ("batch", "epoch", "written", "shown"),
+    ("batch", "epoch", "written"),
     [
-        ("kept = min(kept, loss.item())", "", "kept = min(kept, dl.average(loss.item()))", "kept"),
-        ("", "kept = max(total / len(loader), kept)", "kept = max(dl.average(total / len(loader)), kept)", "kept"),
-        ("kept = max(kept, error.max().item())", "", "kept = max(kept, error.max().item())", OF_ALL.format("max")),
-        ("low = float(torch.min(error))\n        kept = min(kept, low)", "", "kept = min(kept, low)",
-         OF_ALL.format("min")),
+        ("kept = min(kept, loss.item())", "", "kept = dl.minimum(kept)  #"),
+        ("", "kept = max(total / len(loader), kept)", "kept = max(total / dl.serial_steps(len(loader)), kept)\n"),
+        ("kept = max(kept, error.max().item())", "", "kept = dl.maximum(kept)  #"),
+        ("low = float(torch.min(error))\n        kept = min(kept, low)", "", "kept = dl.minimum(kept)  #"),
+        ("if loss.item() < 0.5:\n            kept = min(kept, loss.item())", "", "kept = dl.minimum(kept)  #"),
     ],
-)  # fmt: skip
-def test_an_extreme_so_far_is_that_of_all_ranks(batch, epoch, written, shown):
+)
+def test_an_extreme_so_far_is_that_of_all_ranks(batch, epoch, written):
     text = port(SCRIPT.replace("BATCH", batch).replace("EPOCH", epoch)).text
-    assert f" {written}\n" in text
-    assert f'print(f"{{epoch}} {{{shown}:.3f}}")' in text
-    assert f'print("kept", {shown})' in text
-
-
-def test_an_extreme_that_some_ranks_alone_come_to_is_averaged_where_it_is_shown():
-    batch = "if loss.item() < 0.5:\n            kept = min(kept, loss.item())"
-    assert 'print("kept", dl.average(kept))' in port(SCRIPT.replace("BATCH", batch).replace("EPOCH", "")).text
+    assert f"    {written}" in text and ("total = dl.total(total)" in text) == bool(epoch)
+    assert 'print(f"{epoch} {kept:.3f}")' in text and 'print("kept", kept)' in text
 
 
 GATHERED = """import numpy as np, torch
@@ -66,32 +59,31 @@ for epoch in range(4):
         parts.append(error.detach())
     print(SHOWN)
 """
-GREATEST = "max(dl.broadcast(float({}), root=r) for r in range(dl.get_nranks()))"
 
 
 @pytest.mark.parametrize(
-    ("shown", "written", "doubted"),
+    ("shown", "kept"),
     [
-        ("max(errors)", GREATEST.format("max(errors)"), False),
-        ('f"{np.max(errors):.3f}"', 'f"{' + GREATEST.format("np.max(errors)") + ':.3f}"', False),
-        ("torch.cat(parts).max().item()", GREATEST.format("torch.cat(parts).max().item()"), False),
-        ("torch.cat(parts).mean(0).max().item()", "dl.average(torch.cat(parts).mean(0).max().item())", False),
-        ("np.max(losses)", "np.max(dl.average(losses))", False),
-        ("np.median(errors)", "dl.average(np.median(errors))", True),
-        ("np.percentile(errors, 95)", "dl.average(np.percentile(errors, 95))", True),
+        ("max(errors)", "errors"),
+        ('f"{np.max(errors):.3f}"', "errors"),
+        ("torch.cat(parts).mean(0).max().item()", "parts"),
+        ("np.max(losses)", "losses"),
+        ("np.median(errors)", "errors"),
+        ("np.percentile(errors, 95)", "errors"),
     ],
 )
-def test_what_is_made_of_samples_that_a_loop_gathered_is_of_all_ranks_or_doubted(shown, written, doubted):
+def test_what_is_made_of_samples_that_a_loop_gathered_is_of_all_ranks(shown, kept):
     ported = port(GATHERED.replace("SHOWN", shown))
-    assert f"    print({written})\n" in ported.text
-    assert any("this rank's samples alone" in d.why for d in ported.doubts) == doubted
+    assert f"    {kept} = dl.gather({kept}, over=loader)  #" in ported.text and f"    print({shown})\n" in ported.text
+    assert not [d for d in ported.doubts if d.danger == "medium"]
 
 
 def test_the_greatest_that_a_function_returns_beside_others_is_of_all_ranks() -> None:
     body = GATHERED.partition("for epoch")[2].partition("\n")[2].partition("    print")[0]
     script = GATHERED.partition("for epoch")[0] + f"def train():\n{body}    return loss.item(), max(errors)\n"
     text = port(script + "for epoch in range(4):\n    loss, worst = train()\n    print(loss, worst)\n").text
-    assert f"    print(dl.average(loss), {GREATEST.format('worst')})\n" in text
+    assert "    errors = dl.gather(errors, over=loader)  #" in text and "    loss = dl.average(loss)  #" in text
+    assert "    print(loss, worst)\n" in text
 
 
 def test_the_greatest_and_the_least_of_all_ranks_samples_are_those_of_one_process(tmp_path):

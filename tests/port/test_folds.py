@@ -1,4 +1,4 @@
-"""Full batches of samples picked by their places: the places are dealt out, what they pick from stays whole."""
+"""Full batches of samples picked by their places: the places are sharded, what they pick from stays whole."""
 
 import pytest
 import torch

@@ -6,7 +6,7 @@ from running import ran
 from small import refused
 
 from dlrun.port import port
-from dlrun.port.feeds.wholes import GRAPH
+from dlrun.port.feeds.full.wholes import GRAPH
 
 TRAINING = """import math
 
@@ -435,7 +435,7 @@ for step in range(9):
         ("(model(x) - model(x).mean()).pow(2).mean()", 0, 1),
         ("(model(x) - y).pow(2).mean() * (model(x) + y).pow(2).mean()", 0, 1),
     ],
-)  # fmt: skip
+)
 def test_a_loss_is_read_as_mean_as_sum_or_as_neither(loss, scaled, odd):
     ported = port(LOOP.replace("LOSS", loss))
     assert ported.text.count("dl.partial_sum(") == scaled
@@ -550,10 +550,17 @@ def test_the_loss_at_an_edge_is_no_graph() -> None:
         assert not GRAPH.search(name)
 
 
-@pytest.mark.parametrize(("noise", "whole"), [
-    ("randn_like(x)", True), ("randn(x.size())", True), ("rand(*x.shape)", True), ("randn(len(x), 3)", True),
-    ("randn(64, 3)", False), ("from_numpy(np.random.uniform(0, x.shape[0], 64))", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("noise", "whole"),
+    [
+        ("randn_like(x)", True),
+        ("randn(x.size())", True),
+        ("rand(*x.shape)", True),
+        ("randn(len(x), 3)", True),
+        ("randn(64, 3)", False),
+        ("from_numpy(np.random.uniform(0, x.shape[0], 64))", False),
+    ],
+)
 def test_noise_in_the_shape_of_all_samples_is_no_batch_that_is_drawn(noise, whole):
     ported = port(f"""
 import numpy as np
@@ -574,8 +581,12 @@ for step in range(100):
 
 
 def test_what_the_last_step_made_of_a_share_is_doubted_where_it_meets_all_samples():
-    for show, doubted in (("plt.plot(x, prediction.detach())", True), ("print((y - prediction).abs().max())", True),
-                          ("print(len(x), loss.item())", False), ("plt.plot(x, model(x))", False)):  # fmt: skip
+    for show, doubted in (
+        ("plt.plot(x, prediction.detach())", True),
+        ("print((y - prediction).abs().max())", True),
+        ("print(len(x), loss.item())", False),
+        ("plt.plot(x, model(x))", False),
+    ):
         doubts = port(f"""import matplotlib.pyplot as plt
 import torch
 x, y = torch.randn(8, 2), torch.randn(8, 1)
@@ -614,7 +625,7 @@ for step in range(90):
         print("%d %.3f %.3f %.2f" % (step, *history[-1], weight))
 """)
     assert not any("no mean or sum" in doubt.why for doubt in ported.doubts)
-    assert "weight = dl.average(0.9 * weight + 0.1 * (fit / bound).item())" in ported.text
+    assert "weight = 0.9 * weight + 0.1 * (dl.average(fit) / dl.average(bound)).item()" in ported.text
     assert "% (step, *dl.average(history[-1]), weight)" in ported.text
 
 

@@ -1,4 +1,4 @@
-"""Generators of batches that functions return in tuples, or that tuples, attributes and lists hold, are dealt out."""
+"""Generators of batches that functions return in tuples, or that tuples, attributes and lists hold, are sharded."""
 
 import pytest
 
@@ -33,43 +33,77 @@ SHOWN = """for step in range(40):
     ("source", "changed"),
     [
         (SPLIT + "train, test = split()\nfor u in train:\n    update(u)\n", "for u in dl.shard(train):"),
-        ("train, test = batches(x[:400], 8), batches(x[400:], 8)\nfor u in train:\n    update(u)\n",
-         "for u in dl.shard(train):"),
-        ("for made in [batches(x, 8) for _ in range(3)]:\n    for u in made:\n        update(u)\n",
-         "for u in dl.shard(made):"),
-        ("class Trainer:\n    def __init__(self):\n        self.train = batches(x, 8)\n"
-         "    def fit(self):\n        for step in range(9):\n            update(next(self.train))\nTrainer().fit()\n",
-         "self.train = dl.shard(batches(x, 8))"),
-        ("kept = (batches(x[:400], 8), batches(x[400:], 8))\n" + SHOWN.format(train="kept[0]", test="kept[1]"),
-         "kept = (dl.shard(batches(x[:400], 8)), batches(x[400:], 8))"),
-        ("def make(x):\n    return batches(x, 8)\ntrain, test = make(x[:400]), make(x[400:])\n"
-         + SHOWN.format(train="train", test="test"), "train, test = dl.shard(make(x[:400])), make(x[400:])"),
-        ("def steps(given):\n    for _ in range(9):\n        update(next(given))\nmade = batches(x, 8)\n"
-         "for epoch in range(2):\n    steps(made)\n", "made = dl.shard(batches(x, 8))"),
-        ("import collections\nData = collections.namedtuple('Data', 'train test')\n"
-         "data = Data(batches(x[:400], 8), batches(x[400:], 8))\n" + SHOWN.format(train="data.train", test="data.test"),
-         "data = Data(dl.shard(batches(x[:400], 8)), batches(x[400:], 8))"),
-        ("from dataclasses import dataclass\n@dataclass\nclass Data:\n    train: object\n    test: object\n"
-         "def load():\n    return Data(test=batches(x[400:], 8), train=batches(x[:400], 8))\ndata = load()\n"
-         + SHOWN.format(train="data.train", test="data.test"),
-         "return Data(test=batches(x[400:], 8), train=dl.shard(batches(x[:400], 8)))"),
-        ("from typing import NamedTuple\nclass Data(NamedTuple):\n    train: object\n    test: object\n"
-         "train, test = Data(batches(x[:400], 8), batches(x[400:], 8))\n" + SHOWN.format(train="train", test="test"),
-         "train, test = Data(dl.shard(batches(x[:400], 8)), batches(x[400:], 8))"),
-        ("made = batches(x, 8)\ndef train(get):\n    for _ in range(9):\n        update(get())\n"
-         "train(lambda: next(made))\n", "made = dl.shard(batches(x, 8))"),
-        ("made = batches(x, 8)\nget = lambda: next(made)\nfor _ in range(9):\n    update(get())\n",
-         "made = dl.shard(batches(x, 8))"),
-        ("made = batches(x, 8)\nclass Trainer:\n    def __init__(self, next_batch):\n"
-         "        self.next_batch = next_batch\n    def fit(self):\n        for _ in range(9):\n"
-         "            update(self.next_batch())\nTrainer(lambda: next(made)).fit()\n",
-         "made = dl.shard(batches(x, 8))"),
-        ("made = batches(x, 8)\ndef train(get):\n    for _ in range(9):\n        update(get())\n"
-         "train(made.__next__)\n", "made = dl.shard(batches(x, 8))"),
-        ("for step, u in zip(range(40), batches(x, 8)):\n    update(u)\n",
-         "zip(range(dl.steps(40)), dl.shard(batches(x, 8)))"),
+        (
+            "train, test = batches(x[:400], 8), batches(x[400:], 8)\nfor u in train:\n    update(u)\n",
+            "for u in dl.shard(train):",
+        ),
+        (
+            "for made in [batches(x, 8) for _ in range(3)]:\n    for u in made:\n        update(u)\n",
+            "for u in dl.shard(made):",
+        ),
+        (
+            "class Trainer:\n    def __init__(self):\n        self.train = batches(x, 8)\n"
+            "    def fit(self):\n        for step in range(9):\n            update(next(self.train))\n"
+            "Trainer().fit()\n",
+            "self.train = dl.shard(batches(x, 8))",
+        ),
+        (
+            "kept = (batches(x[:400], 8), batches(x[400:], 8))\n" + SHOWN.format(train="kept[0]", test="kept[1]"),
+            "kept = (dl.shard(batches(x[:400], 8)), batches(x[400:], 8))",
+        ),
+        (
+            "def make(x):\n    return batches(x, 8)\ntrain, test = make(x[:400]), make(x[400:])\n"
+            + SHOWN.format(train="train", test="test"),
+            "train, test = dl.shard(make(x[:400])), make(x[400:])",
+        ),
+        (
+            "def steps(given):\n    for _ in range(9):\n        update(next(given))\nmade = batches(x, 8)\n"
+            "for epoch in range(2):\n    steps(made)\n",
+            "made = dl.shard(batches(x, 8))",
+        ),
+        (
+            "import collections\nData = collections.namedtuple('Data', 'train test')\n"
+            "data = Data(batches(x[:400], 8), batches(x[400:], 8))\n"
+            + SHOWN.format(train="data.train", test="data.test"),
+            "data = Data(dl.shard(batches(x[:400], 8)), batches(x[400:], 8))",
+        ),
+        (
+            "from dataclasses import dataclass\n@dataclass\nclass Data:\n    train: object\n    test: object\n"
+            "def load():\n    return Data(test=batches(x[400:], 8), train=batches(x[:400], 8))\ndata = load()\n"
+            + SHOWN.format(train="data.train", test="data.test"),
+            "return Data(test=batches(x[400:], 8), train=dl.shard(batches(x[:400], 8)))",
+        ),
+        (
+            "from typing import NamedTuple\nclass Data(NamedTuple):\n    train: object\n    test: object\n"
+            "train, test = Data(batches(x[:400], 8), batches(x[400:], 8))\n" + SHOWN.format(train="train", test="test"),
+            "train, test = Data(dl.shard(batches(x[:400], 8)), batches(x[400:], 8))",
+        ),
+        (
+            "made = batches(x, 8)\ndef train(get):\n    for _ in range(9):\n        update(get())\n"
+            "train(lambda: next(made))\n",
+            "made = dl.shard(batches(x, 8))",
+        ),
+        (
+            "made = batches(x, 8)\nget = lambda: next(made)\nfor _ in range(9):\n    update(get())\n",
+            "made = dl.shard(batches(x, 8))",
+        ),
+        (
+            "made = batches(x, 8)\nclass Trainer:\n    def __init__(self, next_batch):\n"
+            "        self.next_batch = next_batch\n    def fit(self):\n        for _ in range(9):\n"
+            "            update(self.next_batch())\nTrainer(lambda: next(made)).fit()\n",
+            "made = dl.shard(batches(x, 8))",
+        ),
+        (
+            "made = batches(x, 8)\ndef train(get):\n    for _ in range(9):\n        update(get())\n"
+            "train(made.__next__)\n",
+            "made = dl.shard(batches(x, 8))",
+        ),
+        (
+            "for step, u in zip(range(40), batches(x, 8)):\n    update(u)\n",
+            "zip(range(dl.steps(40)), dl.shard(batches(x, 8)))",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_rank_gets_its_own_batches_of_those_that_train(source, changed):
     ported = port(HEAD + source)
     assert changed in ported.text
@@ -112,16 +146,24 @@ STEPS = "for step in range(80):\n    u, _ = next(it)\n    update(u)\n"
     [
         (PAIRS + "it = itertools.cycle(made)\n" + STEPS, "it = itertools.cycle(dl.shard(made))"),
         ("it = iter(zip(x.split(8), x.split(8)))\n" + STEPS, "it = iter(dl.shard(zip(x.split(8), x.split(8))))"),
-        ("kept = {'train': [(u, 0) for u in x.split(8)]}\nit = itertools.cycle(kept['train'])\n" + STEPS,
-         "itertools.cycle(dl.shard(kept['train']))"),
-        ("it = itertools.cycle([(x[i:i + 8], i) for i in range(0, 512, 8)])\n" + STEPS,
-         "it = itertools.cycle(dl.shard([(x[i:i + 8], i) for i in range(0, 512, 8)]))"),
-        ("it = ((x[i:i + 8], i) for i in range(0, 512, 8))\n" + STEPS,
-         "it = dl.shard(((x[i:i + 8], i) for i in range(0, 512, 8)))"),
-        ("made = []\nfor i in range(0, 512, 8):\n    made.append((x[i:i + 8], i))\nit = iter(made)\n" + STEPS,
-         "it = iter(dl.shard(made))"),
+        (
+            "kept = {'train': [(u, 0) for u in x.split(8)]}\nit = itertools.cycle(kept['train'])\n" + STEPS,
+            "itertools.cycle(dl.shard(kept['train']))",
+        ),
+        (
+            "it = itertools.cycle([(x[i:i + 8], i) for i in range(0, 512, 8)])\n" + STEPS,
+            "it = itertools.cycle(dl.shard([(x[i:i + 8], i) for i in range(0, 512, 8)]))",
+        ),
+        (
+            "it = ((x[i:i + 8], i) for i in range(0, 512, 8))\n" + STEPS,
+            "it = dl.shard(((x[i:i + 8], i) for i in range(0, 512, 8)))",
+        ),
+        (
+            "made = []\nfor i in range(0, 512, 8):\n    made.append((x[i:i + 8], i))\nit = iter(made)\n" + STEPS,
+            "it = iter(dl.shard(made))",
+        ),
     ],
-)  # fmt: skip
+)
 def test_batches_of_a_list_that_a_loop_draws_with_next_are_dealt_out(source, changed):
     text = port(HEAD + source).text
     assert changed in text
@@ -150,14 +192,23 @@ ALIKE = "dl.reseed(alike=True)  # what follows all ranks draw alike, from rank 0
 @pytest.mark.parametrize(
     ("made", "anew", "drawn"),
     [
-        ("order = torch.randperm(512)\nit = iter(order.split(8))",
-         "order = torch.randperm(512)\n        it = iter(order.split(8))", "        order = torch.randperm(512)"),
-        ("it = iter(torch.randperm(512).split(8))", "it = iter(torch.randperm(512).split(8))",
-         "        it = iter(dl.shard(list(torch.randperm(512).split(8))))"),
-        ("import random\nkept = [list(range(i, i + 8)) for i in range(0, 512, 8)]\nit = iter(kept)",
-         "random.shuffle(kept)\n        it = iter(kept)", "        random.shuffle(kept)"),
+        (
+            "order = torch.randperm(512)\nit = iter(order.split(8))",
+            "order = torch.randperm(512)\n        it = iter(order.split(8))",
+            "        order = torch.randperm(512)",
+        ),
+        (
+            "it = iter(torch.randperm(512).split(8))",
+            "it = iter(torch.randperm(512).split(8))",
+            "        it = iter(dl.shard(list(torch.randperm(512).split(8))))",
+        ),
+        (
+            "import random\nkept = [list(range(i, i + 8)) for i in range(0, 512, 8)]\nit = iter(kept)",
+            "random.shuffle(kept)\n        it = iter(kept)",
+            "        random.shuffle(kept)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_order_that_is_drawn_anew_where_the_batches_end_is_one_for_all_ranks(made, anew, drawn):
     text = port(HEAD + made + "\n" + ANEW.format(anew=anew)).text
     assert f"        {ALIKE}{drawn}\n        dl.reseed()" in text

@@ -1,10 +1,12 @@
 """``--batch global``: n ranks take 1/n of every batch each, and leave the serial script's parameters."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from click.testing import CliRunner
 from projects import PROJECT, lay
-from running import ran
+from running import ran, started
 
 from dlrun.cli.port import command
 from dlrun.errors import DlrunError
@@ -56,13 +58,51 @@ def test_a_loss_that_is_a_sum_where_it_evaluates_is_not_doubted():
 
 
 def test_batches_that_are_no_loaders_are_refused():
-    source = LOOP.replace("for x, y in DataLoader(data, batch_size, shuffle=True):",
-                          "for i in range(0, 900, 9):\n    x, y = a[i:i + 9], b[i:i + 9]")  # fmt: skip
+    source = LOOP.replace(
+        "for x, y in DataLoader(data, batch_size, shuffle=True):",
+        "for i in range(0, 900, 9):\n    x, y = a[i:i + 9], b[i:i + 9]",
+    )
     assert "dl.shard(range(0, 900, 9))" in port(source).text
     with pytest.raises(DlrunError, match=r"script:7: --batch global divides the batches of a DataLoader; .* by number"):
         port(source, GLOBAL)
-    with pytest.raises(DlrunError, match="for PyTorch so far"):
-        port("import keras\nmodel.compile('sgd')\nmodel.fit(x)\n", GLOBAL)
+    with pytest.raises(DlrunError, match="leaves its loop to an Estimator"):
+        port("import tensorflow as tf\ntf.estimator.Estimator(model_fn).train(input_fn)\n", GLOBAL)
+
+
+FIT = """import numpy as np
+import keras
+model = keras.Sequential([keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
+schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1000, 0.9)
+model.compile(keras.optimizers.SGD(schedule), "mse")
+model.fit(x, y, steps_per_epoch=50)
+for step in range(100):
+    rows = np.random.randint(0, len(x), 32)
+    loss = model.train_on_batch(x[rows], y[rows])
+    print(loss)
+"""
+
+
+def test_keras_divides_the_batches_in_its_steps_and_rate_schedule_and_loops_stay():
+    ported = port(FIT, GLOBAL)
+    assert 'dl.distribute(model, batch="global")' in ported.text
+    assert "ExponentialDecay(0.1, 1000, 0.9)" in ported.text and "range(100)" in ported.text
+    assert not any(word in ported.text for word in ("lr_scale", "dl.steps", "dl.shard", "dl.reseed", "dl.average"))
+    assert "keeps the global batch" in ported.report()
+    normed = FIT.replace("keras.layers.Dense(1)]", "keras.layers.BatchNormalization(), keras.layers.Dense(1)]")
+    assert [d.name for d in port(normed, GLOBAL).doubts] == ["batchnorm-statistics"]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("class Own(keras.Model):\n    def train_step(self, data):\n        return {}\n", "train_step"),
+        ("layer = keras.layers.LSTM(4, stateful=True)\n", "states that go on"),
+        ("import gym\nenv = gym.make('CartPole-v1')\nstate, reward, done, info = env.step(0)\n", "playing for itself"),
+    ],
+)
+def test_batches_of_keras_that_no_weights_make_whole_are_refused(more, why):
+    with pytest.raises(DlrunError, match=why):
+        port(FIT + more, GLOBAL)
 
 
 def test_scaling_the_rate_and_keeping_the_global_batch_exclude_each_other(tmp_path):
@@ -134,3 +174,35 @@ def test_a_loader_of_one_batch_keeps_the_serial_parameters(tmp_path):
     _, shared = ran(tmp_path / "dist.py", tmp_path / "two", 2)
     for name, value in serial.items():
         torch.testing.assert_close(shared[name], value, rtol=1e-5, atol=1e-6)
+
+
+TRAINED = """import keras
+import numpy as np
+
+keras.utils.set_random_seed(3)
+x = np.random.randn(43, 6)
+y = (x.sum(1, keepdims=True) > 0).astype("float32")
+hidden = keras.layers.Dense(8, activation="tanh")
+model = keras.Sequential([keras.layers.Input((6,)), hidden, keras.layers.Dense(1, activation="sigmoid")])
+counts = keras.metrics.FalsePositives(name="fp")
+model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=[counts])
+history = model.fit(x, y, batch_size=10, epochs=3, verbose=0).history
+print(history["fp"])
+for step in range(10):
+    rows = np.random.randint(0, len(x), 7)
+    model.train_on_batch(x[rows], y[rows])
+print(*[float(w) for weights in model.get_weights() for w in weights.ravel()])
+"""
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_ranks_leave_the_serial_parameters_of_keras_where_they_do_not_divide_the_batch(n, tmp_path):
+    if find_spec("keras") is None:
+        pytest.skip("Keras is not installed")
+    (tmp_path / "serial.py").write_text(TRAINED)
+    (tmp_path / "dist.py").write_text(port(TRAINED, GLOBAL).text)
+    serial = started(tmp_path, ["serial.py"], KERAS_BACKEND="torch").splitlines()
+    ranks = started(tmp_path, ["dist.py"], ranks=n, KERAS_BACKEND="torch").splitlines()
+    assert ranks[0] == serial[0]
+    ours, theirs = ([float(word) for word in lines[1].split()] for lines in (ranks, serial))
+    assert len(theirs) == 65 and ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)

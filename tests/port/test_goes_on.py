@@ -1,5 +1,7 @@
 """Runs that go on from a checkpoint, and records that are kept beside a count: what the steps so far are worth."""
 
+import pytest
+
 from dlrun.port import port
 
 TAPE = """import tensorflow as tf
@@ -21,6 +23,11 @@ def test_the_batches_that_are_left_or_done_are_those_of_all_ranks() -> None:
     assert "dl.shard(data.take(10000))" in port(TAPE.replace("TAKEN", "data.take(10000)")).text
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="an evaluation that every rank runs whole is taken for the same "
+    "bits on all ranks: on GPUs of several kinds it is equal up to rounding",
+)
 def test_a_record_that_is_kept_beside_a_count_is_the_mean_that_was_compared() -> None:
     source = """import torch
 model, best, waited = torch.nn.Linear(2, 1), 9.0, 0

@@ -33,11 +33,13 @@ for x, y in tf.data.Dataset.from_tensor_slices((a, b)).shuffle(99).batch(8):
         ("p.data.sub_(lr * p.grad.data)", "p.data.sub_(dl.lr_scale(lr) * p.grad.data)"),
         ("p.data.add_(p.grad, alpha=-lr)", "p.data.add_(p.grad, alpha=-dl.lr_scale(lr))"),
         ("p.data.add_(-lr, p.grad.data)", "p.data.add_(-dl.lr_scale(lr), p.grad.data)"),
-        ("p.data = p.data - 0.5 * lr * (p.grad + 1e-4 * p.data)",
-         "p.data = p.data - 0.5 * dl.lr_scale(lr) * (p.grad + 1e-4 * p.data)"),
+        (
+            "p.data = p.data - 0.5 * lr * (p.grad + 1e-4 * p.data)",
+            "p.data = p.data - 0.5 * dl.lr_scale(lr) * (p.grad + 1e-4 * p.data)",
+        ),
         ("p.data += -1e-2 * p.grad / 4", "p.data += -dl.lr_scale(1e-2) * p.grad / 4"),
     ],
-)  # fmt: skip
+)
 def test_the_factor_of_a_gradient_that_is_taken_off_is_scaled(update, scaled):
     ported = port(TORCH.format(update))
     assert scaled in ported.text

@@ -55,27 +55,26 @@ def test_numbers_that_a_function_is_given_by_name_are_averaged_where_it_shows_th
     assert 'print(dl.average(numbers["loss"]))' in text
 
 
-def test_columns_that_a_method_is_given_by_name_are_averaged_where_their_rows_are_written() -> None:
+def test_columns_that_a_method_is_given_by_name_hold_the_entries_of_all_ranks() -> None:
     text = ported("log.add(epoch=epoch, loss=loss.item())", 'log.save("log.csv")')
-    assert "writer.writerows(zip(*dl.average(self.rows).values()))" in text
+    names = 'log.rows["epoch"], log.rows["loss"]'
+    assert f"    {names} = dl.gather({names}, since=epoch_before, over=loader)" in text
+    assert "writer.writerows(zip(*self.rows.values()))" in text
 
 
 @pytest.mark.parametrize(
-    ("after", "becomes"),
+    ("after", "kept"),
     [
-        ("pd.DataFrame(records).to_csv('log.csv')", "pd.DataFrame(dl.average(records))"),
-        ("frame = pd.DataFrame(records)\nprint(frame.groupby('epoch').mean())", "pd.DataFrame(dl.average(records))"),
-        ("pd.DataFrame(zip(losses, losses)).to_csv('log.csv')", "zip(dl.average(losses), dl.average(losses))"),
+        ("pd.DataFrame(records).to_csv('log.csv')", "records"),
+        ("frame = pd.DataFrame(records)\nprint(frame.groupby('epoch').mean())", "records"),
+        ("pd.DataFrame(zip(losses, losses)).to_csv('log.csv')", "losses"),
     ],
-)  # fmt: skip
-def test_rows_of_every_batch_are_averaged_where_a_data_frame_takes_them(after: str, becomes: str) -> None:
-    each = "records.append({'epoch': epoch, 'loss': loss.item()})\n        losses.append(loss.item())"
-    assert becomes in ported(each, after)
-
-
-def test_rows_that_hold_texts_beside_numbers_are_averaged_too() -> None:
-    each = "records.append({'name': 'sgd', 'loss': loss.item()})"
-    assert "pd.DataFrame(dl.average(records))" in ported(each, "pd.DataFrame(records).to_csv('log.csv')")
+)
+def test_rows_of_every_batch_are_those_of_all_ranks_where_a_data_frame_takes_them(after: str, kept: str) -> None:
+    each = "records.append({'epoch': epoch, 'name': 'sgd', 'loss': loss.item()})\n        losses.append(loss.item())"
+    text = ported(each, after)
+    assert f"    {kept} = dl.gather({kept}, since={kept}_before, over=loader)" in text
+    assert "dl.average(" not in text
 
 
 def test_rows_of_what_may_be_anything_stay_as_they_are() -> None:
@@ -113,10 +112,10 @@ torch.save(kept, "kept.pt")
 """
 
 
-def test_what_a_function_makes_of_training_batches_alone_is_averaged_wherever_it_is_shown_or_kept() -> None:
+def test_what_a_function_makes_of_training_batches_alone_is_of_all_ranks_wherever_it_is_shown_or_kept() -> None:
     text = port(PARTS.replace("    HELD\n", "")).text
     assert "{dl.average(loss.item()):.3f} {dl.average(parts['mae']):.3f}" in text
-    assert 'dl.save(dl.average(kept), "kept.pt")' in text
+    assert "    kept = dl.gather(kept, since=kept_before, over=loader)" in text
 
 
 def test_so_are_losses_that_an_object_keeps_up_to_the_end_of_the_epoch() -> None:
@@ -138,4 +137,5 @@ task = Task()
     source = PARTS[: PARTS.index("def losses")] + module + PARTS[PARTS.index("for epoch") :]
     source = source.replace("loss, parts = losses(a, b)", "loss = task.step(a, b)").replace("HELD", "task.end()")
     text = port(source.replace("        tell(step, loss, parts)\n", "")).text
-    assert "print(dl.average(torch.stack(self.outputs).mean().item()))" in text
+    assert "    task.outputs = dl.gather(task.outputs, over=loader)" in text
+    assert "print(torch.stack(self.outputs).mean().item())" in text

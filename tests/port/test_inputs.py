@@ -155,8 +155,7 @@ for step in range(9):
     opt.step()
 """
     assert 'x, y = dl.shard((x, y), batch="global")' in port(own).text
-    decoder = own.replace("torch.nn.Sigmoid()", "torch.nn.Linear(1, 1)").replace(
-        "[w]", "[w, *squash.parameters()]")  # fmt: skip
+    decoder = own.replace("torch.nn.Sigmoid()", "torch.nn.Linear(1, 1)").replace("[w]", "[w, *squash.parameters()]")
     assert "dl.gradients(opt)" in port(decoder).text
 
 

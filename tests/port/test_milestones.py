@@ -62,7 +62,12 @@ def test_the_last_of_some_steps_is_the_last_of_fewer(test, written):
 )
 def test_turns_that_are_left_out_before_a_save_are_counted_alike(test, written):
     assert f"    {written}\n" in lines(test, "continue", f"    {SAVE}\n")
-    assert f"    {test}\n" in lines(test, "continue", "    print(step)\n")  # is only shown
+    assert f"    {written}\n" in lines(test, "continue", "    print(step)\n")  # what is only shown too
+
+
+@pytest.mark.xfail(strict=True, reason="a step that is shown behind a `continue` is the rank's own count, not doubted")
+def test_a_step_that_is_shown_behind_turns_that_are_left_out_is_the_serial_one():
+    assert "print(dl.serial_steps(step))" in lines("if step % 100:", "continue", "    print(step)\n")
 
 
 def test_a_rate_that_falls_at_the_last_of_some_steps_falls_by_its_factor():
@@ -173,7 +178,8 @@ def test_the_parts_of_a_rate_and_the_tests_between_them_count_the_same_steps():
 def test_a_count_that_a_function_is_given_and_an_attribute_that_is_called_like_it_stay_whole():
     body = "show(step, every)\n        show(step, every=every)\n        box.every = 3\n        " + SAVE
     source = SCRIPT.format(test="if step % every == 0:", body=body, after="").replace(
-        "for step", "every = int(N)\ndef show(step, every=1):\n    print(step / every)\nfor step")  # fmt: skip
+        "for step", "every = int(N)\ndef show(step, every=1):\n    print(step / every)\nfor step"
+    )
     text = port(source).text
     assert "show(step, dl.steps(every))\n        show(step, every=dl.steps(every))\n        box.every = 3\n" in text
 

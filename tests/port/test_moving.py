@@ -60,51 +60,99 @@ def lines(every, made="", after="", **options):
 @pytest.mark.parametrize(
     ("every", "made", "written"),
     [
-        (f"{PAIRS}m.data.mul_(0.99).add_(p.data, alpha=1 - 0.99)", "",
-         "m.data.mul_(dl.compound(0.99)).add_(p.data, alpha=1 - dl.compound(0.99))"),
-        (f"{PAIRS}m.data.mul_(0.9).add_(0.1 * p.data)", "",
-         "m.data.mul_(dl.compound(0.9)).add_((1 - dl.compound(0.9)) * p.data)"),
-        (f"{PAIRS}m.data.mul_(0.99).add_(1 - 0.99, p.data)", "",
-         "m.data.mul_(dl.compound(0.99)).add_(1 - dl.compound(0.99), p.data)"),
+        (
+            f"{PAIRS}m.data.mul_(0.99).add_(p.data, alpha=1 - 0.99)",
+            "",
+            "m.data.mul_(dl.compound(0.99)).add_(p.data, alpha=1 - dl.compound(0.99))",
+        ),
+        (
+            f"{PAIRS}m.data.mul_(0.9).add_(0.1 * p.data)",
+            "",
+            "m.data.mul_(dl.compound(0.9)).add_((1 - dl.compound(0.9)) * p.data)",
+        ),
+        (
+            f"{PAIRS}m.data.mul_(0.99).add_(1 - 0.99, p.data)",
+            "",
+            "m.data.mul_(dl.compound(0.99)).add_(1 - dl.compound(0.99), p.data)",
+        ),
         (f"{PAIRS}m.data.lerp_(p.data, share)", "share = 0.01", "m.data.lerp_(p.data, 1 - dl.compound(1 - share))"),
-        (f"{PAIRS}m.data.sub_(rest * (m.data - p.data))", "d = 0.99\nrest = 1.0 - d",
-         "m.data.sub_((1 - dl.compound(1 - rest)) * (m.data - p.data))"),
+        (
+            f"{PAIRS}m.data.sub_(rest * (m.data - p.data))",
+            "d = 0.99\nrest = 1.0 - d",
+            "m.data.sub_((1 - dl.compound(1 - rest)) * (m.data - p.data))",
+        ),
         (f"{PAIRS}m.data += 0.01 * (p.data - m.data)", "", "m.data += (1 - dl.compound(1 - 0.01)) * (p.data - m.data)"),
-        (f"{PAIRS}m.data.add_((1 - 0.99) * (p.data - m.data))", "",
-         "m.data.add_((1 - dl.compound(0.99)) * (p.data - m.data))"),
-        (f"{PAIRS}m.data.add_(p.data - m.data, alpha=0.01)", "",
-         "m.data.add_(p.data - m.data, alpha=1 - dl.compound(1 - 0.01))"),
+        (
+            f"{PAIRS}m.data.add_((1 - 0.99) * (p.data - m.data))",
+            "",
+            "m.data.add_((1 - dl.compound(0.99)) * (p.data - m.data))",
+        ),
+        (
+            f"{PAIRS}m.data.add_(p.data - m.data, alpha=0.01)",
+            "",
+            "m.data.add_(p.data - m.data, alpha=1 - dl.compound(1 - 0.01))",
+        ),
         (f"{PAIRS}m.data.copy_(p.data.lerp(m.data, 0.99))", "", "m.data.copy_(p.data.lerp(m.data, dl.compound(0.99)))"),
-        (f"{PAIRS}m.data = torch.lerp(m.data, p.data, 0.01)", "",
-         "m.data = torch.lerp(m.data, p.data, 1 - dl.compound(1 - 0.01))"),
-        (f"{PAIRS}m.data.mul_(0.99)\n            m.data.add_(p.data, alpha=1 - 0.99)", "",
-         "m.data.mul_(dl.compound(0.99))|m.data.add_(p.data, alpha=1 - dl.compound(0.99))"),
-        ("torch._foreach_lerp_(list(mean.parameters()), list(model.parameters()), 0.01)", "",
-         "torch._foreach_lerp_(list(mean.parameters()), list(model.parameters()), 1 - dl.compound(1 - 0.01))"),
-        ("torch._foreach_mul_(kept, 0.99)\n        torch._foreach_add_(kept, list(model.parameters()), alpha=0.01)",
-         "kept = list(mean.parameters())",
-         "torch._foreach_mul_(kept, dl.compound(0.99))|"
-         "torch._foreach_add_(kept, list(model.parameters()), alpha=1 - dl.compound(0.99))"),
-        (f"{VECTORS}vector_to_parameters(0.99 * a + 0.01 * b, mean.parameters())", TO_VECTORS,
-         "vector_to_parameters(dl.compound(0.99) * a + (1 - dl.compound(0.99)) * b, mean.parameters())"),
-        (f"{VECTORS}vector_to_parameters(tau * b + (1 - tau) * a, mean.parameters())", f"{TO_VECTORS}\ntau = 0.005",
-         "vector_to_parameters((1 - dl.compound(1 - tau)) * b + dl.compound(1 - tau) * a, mean.parameters())"),
-        ("flat.lerp_(parameters_to_vector(model.parameters()), 0.01)",
-         f"{TO_VECTORS}\nflat = parameters_to_vector(mean.parameters())",
-         "flat.lerp_(parameters_to_vector(model.parameters()), 1 - dl.compound(1 - 0.01))"),
-        ("kept = {k: 0.99 * v + 0.01 * model.state_dict()[k] for k, v in kept.items()}",
-         "kept = copy.deepcopy(model.state_dict())",
-         "kept = {k: dl.compound(0.99) * v + (1 - dl.compound(0.99)) * model.state_dict()[k] "
-         "for k, v in kept.items()}"),
-        ("shadow.update()", SHADOW,
-         "new = (1.0 - dl.compound(self.decay)) * p.data + dl.compound(self.decay) * self.kept[n]"),
+        (
+            f"{PAIRS}m.data = torch.lerp(m.data, p.data, 0.01)",
+            "",
+            "m.data = torch.lerp(m.data, p.data, 1 - dl.compound(1 - 0.01))",
+        ),
+        (
+            f"{PAIRS}m.data.mul_(0.99)\n            m.data.add_(p.data, alpha=1 - 0.99)",
+            "",
+            "m.data.mul_(dl.compound(0.99))|m.data.add_(p.data, alpha=1 - dl.compound(0.99))",
+        ),
+        (
+            "torch._foreach_lerp_(list(mean.parameters()), list(model.parameters()), 0.01)",
+            "",
+            "torch._foreach_lerp_(list(mean.parameters()), list(model.parameters()), 1 - dl.compound(1 - 0.01))",
+        ),
+        (
+            "torch._foreach_mul_(kept, 0.99)\n        torch._foreach_add_(kept, list(model.parameters()), alpha=0.01)",
+            "kept = list(mean.parameters())",
+            "torch._foreach_mul_(kept, dl.compound(0.99))|"
+            "torch._foreach_add_(kept, list(model.parameters()), alpha=1 - dl.compound(0.99))",
+        ),
+        (
+            f"{VECTORS}vector_to_parameters(0.99 * a + 0.01 * b, mean.parameters())",
+            TO_VECTORS,
+            "vector_to_parameters(dl.compound(0.99) * a + (1 - dl.compound(0.99)) * b, mean.parameters())",
+        ),
+        (
+            f"{VECTORS}vector_to_parameters(tau * b + (1 - tau) * a, mean.parameters())",
+            f"{TO_VECTORS}\ntau = 0.005",
+            "vector_to_parameters((1 - dl.compound(1 - tau)) * b + dl.compound(1 - tau) * a, mean.parameters())",
+        ),
+        (
+            "flat.lerp_(parameters_to_vector(model.parameters()), 0.01)",
+            f"{TO_VECTORS}\nflat = parameters_to_vector(mean.parameters())",
+            "flat.lerp_(parameters_to_vector(model.parameters()), 1 - dl.compound(1 - 0.01))",
+        ),
+        (
+            "kept = {k: 0.99 * v + 0.01 * model.state_dict()[k] for k, v in kept.items()}",
+            "kept = copy.deepcopy(model.state_dict())",
+            "kept = {k: dl.compound(0.99) * v + (1 - dl.compound(0.99)) * model.state_dict()[k] "
+            "for k, v in kept.items()}",
+        ),
+        (
+            "shadow.update()",
+            SHADOW,
+            "new = (1.0 - dl.compound(self.decay)) * p.data + dl.compound(self.decay) * self.kept[n]",
+        ),
         ("update(mean, model)", MIXED, "return old * dl.compound(beta) + (1 - dl.compound(beta)) * new"),
-        ("soft(mean, model, 0.01)", SOFT,
-         "t.data.copy_((1 - dl.compound(1.0 - tau)) * p.data + dl.compound(1.0 - tau) * t.data)"),
-        ("kept.update_parameters(model)", "kept = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))",
-         "kept = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(dl.compound(0.99)))"),
+        (
+            "soft(mean, model, 0.01)",
+            SOFT,
+            "t.data.copy_((1 - dl.compound(1.0 - tau)) * p.data + dl.compound(1.0 - tau) * t.data)",
+        ),
+        (
+            "kept.update_parameters(model)",
+            "kept = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))",
+            "kept = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(dl.compound(0.99)))",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_average_of_weights_keeps_of_the_old_ones_what_n_serial_steps_keep(every, made, written):
     assert lines(every, made) == (written.split("|"), ())
 
@@ -175,7 +223,9 @@ def test_averages_between_epochs_at_divided_counts_or_with_the_serial_steps_stay
     assert lines("pass", after=average.replace("            ", "        ")) == ([], ())
     assert lines(f"if step % 10 == 0:\n            {slower}\n            {inner}")[0] == []
     assert len(lines(f"if step > 10:\n            {inner}")[0]) == 1
-    assert len(lines(f"if step % 10 == 0:\n            {inner}")[0]) == 1  # at every 10th step of n ranks
+    assert lines(f"if step % 10 == 0:\n            {inner}")[0] == []  # at every 10th serial step
+    text = port(SCRIPT.replace("MADE", "").replace("EVERY", f"if step % 10 == 0:\n            {inner}")).text
+    assert "if step % dl.steps(10) == 0:\n" in text
     assert lines(average, batch="global")[0] == []
 
 
@@ -219,18 +269,23 @@ VARIABLES = "for m, v in zip(mean.weights, model.weights):\n        "
 @pytest.mark.parametrize(
     ("every", "made", "written"),
     [
-        (f"{VARIABLES}m.assign(0.99 * m + 0.01 * v)", "",
-         "m.assign(dl.compound(0.99) * m + (1 - dl.compound(0.99)) * v)"),
+        (
+            f"{VARIABLES}m.assign(0.99 * m + 0.01 * v)",
+            "",
+            "m.assign(dl.compound(0.99) * m + (1 - dl.compound(0.99)) * v)",
+        ),
         (f"{VARIABLES}m.assign_add(0.01 * (v - m))", "", "m.assign_add((1 - dl.compound(1 - 0.01)) * (v - m))"),
-        ("soft(mean, model)", SOFT_TAPE,
-         "t.assign((1 - dl.compound(1.0 - tau)) * s + dl.compound(1.0 - tau) * t)"),
+        ("soft(mean, model)", SOFT_TAPE, "t.assign((1 - dl.compound(1.0 - tau)) * s + dl.compound(1.0 - tau) * t)"),
         ("shadow.update()", OWN_TAPE, "k.assign_sub((1 - dl.compound(self.decay)) * (k - v))"),
-        ("mean.set_weights([0.9 * a + 0.1 * b for a, b in zip(mean.get_weights(), model.get_weights())])", "",
-         "mean.set_weights([dl.compound(0.9) * a + (1 - dl.compound(0.9)) * b for a, b in zip(mean.get_weights(), "
-         "model.get_weights())])"),
+        (
+            "mean.set_weights([0.9 * a + 0.1 * b for a, b in zip(mean.get_weights(), model.get_weights())])",
+            "",
+            "mean.set_weights([dl.compound(0.9) * a + (1 - dl.compound(0.9)) * b for a, b in zip(mean.get_weights(), "
+            "model.get_weights())])",
+        ),
         ("for m, g in zip(kept, grads):\n        m.assign(0.9 * m + 0.1 * g)", "", None),
     ],
-)  # fmt: skip
+)
 def test_so_does_one_of_a_tape_loop_and_momentum_stays(every, made, written):
     text = port(TAPES.replace("MADE", made).replace("EVERY", every)).text
     assert [line.strip() for line in text.splitlines() if "compound" in line] == ([written] if written else [])

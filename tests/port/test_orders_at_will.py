@@ -37,13 +37,15 @@ def test_keras_scripts_are_told_of_orders_that_each_process_makes(line, written)
 @pytest.mark.parametrize(
     ("line", "written"),
     [
-        ("words = list(set(words))\nnumbers = dict(zip(words, range(9)))",
-         "words = dl.broadcast(list(set(words)))\nnumbers = dict(zip(words, range(9)))"),
+        (
+            "words = list(set(words))\nnumbers = dict(zip(words, range(9)))",
+            "words = dl.broadcast(list(set(words)))\nnumbers = dict(zip(words, range(9)))",
+        ),
         ("words = set(words)\nnumbers = {w: i for i, w in enumerate(words)}", "enumerate(dl.broadcast(list(words)))}"),
         ("pairs = tuple({a + b for a in x for b in y})", "tuple(dl.broadcast(list({a + b for a in x for b in y})))"),
         ("numbers = {n: i for i, n in enumerate(sorted(set(words)))}", "enumerate(sorted(set(words)))"),
     ],
-)  # fmt: skip
+)
 def test_all_ranks_take_rank_0s_order_of_a_set_where_they_meet(line, written) -> None:
     ported = port(KERAS.replace("LINE", line))
     assert written in ported.text

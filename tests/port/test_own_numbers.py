@@ -29,7 +29,7 @@ CASES = [
     ("pass", BOTH + "t = loss.item(); a.mul_(1 - t).add_(t * b)", "a.mul_(dl.average(1 - t)).add_(dl.average(t) * b)"),
     ("for p in model.parameters(): p.grad *= loss.item()", "pass", "p.grad *= dl.average(loss.item())"),
     ("torch.nn.utils.clip_grad_norm_(model.parameters(), loss.item())", "pass", "(), dl.average(loss.item()))"),
-    ("opt.param_groups[0]['lr'] = min(0.1, loss.item())", "pass", "= dl.average(dl.lr_scale(min(0.1, loss.item())))"),
+    ("opt.param_groups[0]['lr'] = min(0.1, loss.item())", "pass", "= dl.lr_scale(min(0.1, dl.average(loss.item())))"),
 ]
 
 

@@ -153,9 +153,11 @@ for epoch in range(3):
 
 @pytest.mark.parametrize(
     ("shuffled", "loop", "batch"),
-    [("tf.range(64)", "i in range(0, 64, 8)", "tf.gather(x, order[i : i + 8])"),
-     ("x", "b in tf.data.Dataset.from_tensor_slices(order).batch(8)", "b")],
-)  # fmt: skip
+    [
+        ("tf.range(64)", "i in range(0, 64, 8)", "tf.gather(x, order[i : i + 8])"),
+        ("x", "b in tf.data.Dataset.from_tensor_slices(order).batch(8)", "b"),
+    ],
+)
 def test_an_order_that_tensorflow_draws_between_the_batches_is_rank_0s(shuffled, loop, batch) -> None:
     text = port(ORDERS.format(shuffled=shuffled, loop=loop, batch=batch)).text
     assert f"order = dl.broadcast(tf.random.shuffle({shuffled}))" in text
@@ -322,11 +324,13 @@ class Net:
 
 @pytest.mark.parametrize(
     ("imported", "made"),
-    [("import tf_slim as slim", "slim.learning.train(slim.learning.create_train_op(loss, opt), 'logs')"),
-     ("from tensorflow.contrib import slim", "slim.learning.train(opt.minimize(loss), 'logs')"),
-     ("import tensorflow as tf", "tf.contrib.layers.optimize_loss(loss, None, 0.1, 'SGD')"),
-     ("import tensorflow_probability as tfp", "tfp.optimizer.lbfgs_minimize(loss, x)")],
-)  # fmt: skip
+    [
+        ("import tf_slim as slim", "slim.learning.train(slim.learning.create_train_op(loss, opt), 'logs')"),
+        ("from tensorflow.contrib import slim", "slim.learning.train(opt.minimize(loss), 'logs')"),
+        ("import tensorflow as tf", "tf.contrib.layers.optimize_loss(loss, None, 0.1, 'SGD')"),
+        ("import tensorflow_probability as tfp", "tfp.optimizer.lbfgs_minimize(loss, x)"),
+    ],
+)
 def test_what_trains_out_of_sight_is_named_with_what_to_write_instead(imported, made) -> None:
     source = f"import tensorflow.compat.v1 as tf\n{imported}\nloss, opt = x, tf.train.AdamOptimizer(0.1)\n{made}\n"
     with pytest.raises(DlrunError, match="trains out of sight") as refused:

@@ -42,7 +42,7 @@ def as_module(folder, ranks=0, **env):
 def test_a_script_in_a_package_keeps_its_package_and_trains_as_the_serial_one(inside, tmp_path):
     result = CliRunner().invoke(command, [str(inside), "--out-dir", str(tmp_path / "out")])
     assert f"next: cd {tmp_path / 'out'} && dlrun launch -n 2 -m task.train\n" in result.output
-    assert "task/lab/engine.py: 2 edits" in result.output
+    assert "task/lab/engine.py: 7 edits" in result.output
     assert "dl.gradients(optimizer)" in (tmp_path / "out/task/lab/engine.py").read_text()
     said, serial = as_module(tmp_path / "serial")
     _, twins = as_module(tmp_path / "out", 2, DL_COMM_REPLICATE="1")
@@ -62,7 +62,7 @@ def test_a_package_of_the_project_around_the_script_is_ported_to_lie_beside_it(b
     assert "dl.gradients(optimizer)" in (tmp_path / "out/lab/engine.py").read_text()
     # Also where the serial package is on the path, the port imports its own.
     shared, _ = ran(tmp_path / "out/train.py", tmp_path / "run", 2, PYTHONPATH=str(beside.parents[2]))
-    assert shared.count("seen 12") == 2
+    assert shared.count("seen 24") == 2
 
 
 def test_a_script_inside_the_package_that_it_imports_by_its_name_needs_no_mark_of_a_root(tmp_path):
@@ -92,12 +92,12 @@ def test_where_a_package_above_is_not_surely_meant_it_stays_foreign(change, tmp_
 
 PATHS = {
     "insert": "root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))\n"
-              'sys.path.insert(0, os.path.join(root, "shared"))',
+    'sys.path.insert(0, os.path.join(root, "shared"))',
     "append": 'sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))',
     "f-string": 'HERE = os.path.split(__file__)[0]\nsys.path += [f"{HERE}/../shared"]',
     "cwd": 'sys.path.append("../shared")',
     "in a module": "import where",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", PATHS)
@@ -119,8 +119,10 @@ def test_names_that_everything_of_a_module_brings_along_are_known(tmp_path):
     brings = "import torch\nfrom torch.optim import *\nfrom torch.utils.data import *\n"
     main = "from net import *\nfrom parts import *\nmodel = Net()\nopt = Adam(model.parameters(), lr=0.1)\n"
     loop = "for x in DataLoader(data):\n    model(x).mean().backward()\n    opt.step()\n"
-    one, other = (f"import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n{way}\n"
-                  for way in ("        return x", "        return batch_norm(x)"))  # fmt: skip
+    one, other = (
+        f"import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n{way}\n"
+        for way in ("        return x", "        return batch_norm(x)")
+    )
     other = f"from brings import *\n{other}"
     lay(tmp_path, {"train.py": main + loop, "net.py": one, "parts.py": other, "brings.py": brings})
     ported = read_and_port(tmp_path / "train.py")
@@ -158,9 +160,14 @@ def test_nothing_of_the_project_is_overwritten(beside, inside):
 
 @pytest.mark.parametrize(
     ("source", "package"),
-    [("from . import x", "b"), ("from .. import x", "a.b"), ("def f():\n    from .x import y", "b"), ("import x", ""),
-     ("try:\n    from . import x\nexcept ImportError:\n    import x", "")],
-)  # fmt: skip
+    [
+        ("from . import x", "b"),
+        ("from .. import x", "a.b"),
+        ("def f():\n    from .x import y", "b"),
+        ("import x", ""),
+        ("try:\n    from . import x\nexcept ImportError:\n    import x", ""),
+    ],
+)
 def test_relative_imports_tell_the_package_of_a_script(source, package, tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     home = home_of(tmp_path / "a" / "b" / "train.py", source)

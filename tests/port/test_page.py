@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from projects import lay
 
 from dlrun.cli.port import command
-from dlrun.port.files import read_and_port
+from dlrun.port.files import port_tree, read_and_port
 from dlrun.port.page import page
 
 
@@ -40,6 +40,14 @@ def test_the_page_shows_both_sides_of_every_file_and_why(tmp_path):
         assert edit.why.replace("'", "&#39;") in text
     assert [f for f in re.findall("<h2>(.*)</h2>", text) if f.startswith("lab/")] == [m.file for m in ported.modules]
     assert not re.search(r"(src|href)=|https?:|@import", text), "the page needs nothing from outside"
+
+
+def test_each_side_has_the_name_of_its_file_at_its_head(tmp_path):
+    script = lay(tmp_path / "project")
+    ported = port_tree(script, tmp_path / "out")
+    heads = re.findall(r"<thead><tr><th></th><th>(.*?)</th><th></th><th>(.*?)</th></tr></thead>", page(ported))
+    assert heads[0] == (str(script), script.name)
+    assert heads[1:] == [(m.file, f"{m.file}, ported") for m in ported.modules]
 
 
 def test_text_of_the_script_is_never_taken_for_html(tmp_path):

@@ -12,34 +12,18 @@ from dlrun.port.edits import Edit, apply
 from dlrun.port.facts import keras as facts_keras
 from dlrun.port.facts import tensorflow as facts_tensorflow
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.tape import TapeGradients
 from dlrun.port.facts.torch import Gradients
+from dlrun.port.facts.updates.tape import TapeGradients
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.tensorflow import TapeFeeds
-from dlrun.port.passes import (
-    GRID,
-    STEPS,
-    annealing,
-    caches,
-    devices,
-    downloads,
-    guards,
-    kept,
-    keras_annealing,
-    keras_schedules,
-    metrics,
-    own_schedules,
-    stamps,
-    start,
-    statistics,
-    steps,
-    stopping,
-    stretches,
-    unseeded,
-    weights,
-)
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script
+from dlrun.port.steps import GRID, STEPS
+from dlrun.port.steps.counts import keras_annealing, keras_schedules, own_schedules, steps
+from dlrun.port.steps.metrics import annealing, guards, statistics, weights
+from dlrun.port.steps.output import caches, downloads, stamps, stopping
+from dlrun.port.steps.shard import stretches, unseeded
+from dlrun.port.steps.start import devices, start
 
 PRELUDES = {
     "torch": "import torch\nfrom torch.utils.data import DataLoader\n",
@@ -64,13 +48,13 @@ PASSES.append(("keras", "annealing", lambda facts: keras_annealing.keras(facts, 
 PASSES[-1][2].__doc__ = keras_annealing.keras.__doc__
 PASSES.append(("tensorflow", "annealing", lambda facts: annealing.tensorflow(facts, ())))
 PASSES[-1][2].__doc__ = annealing.tensorflow.__doc__
-for of, run in (("torch", lambda facts: steps.torch(facts)),
-                ("tensorflow", lambda facts: own_schedules.tensorflow(facts, ()))):  # fmt: skip
+for of, run in (
+    ("torch", lambda facts: steps.torch(facts)),
+    ("tensorflow", lambda facts: own_schedules.tensorflow(facts, ())),
+):
     run.__doc__ = getattr(own_schedules, of).__doc__
     PASSES.append((of, "schedules", run))
 PASSES.append(("torch", "downloads", downloads.both))
-PASSES.append(("torch", "kept", lambda facts: kept.torch(metrics.Metrics(facts))))
-PASSES[-1][2].__doc__ = kept.torch.__doc__
 
 
 def facts_of(script, options, framework):

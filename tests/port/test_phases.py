@@ -48,7 +48,8 @@ MADE = '    loaders = {p: DataLoader(data(p), batch_size=4, shuffle=p == "train"
 def test_the_loaders_of_a_table_are_shared_however_it_is_filled(made):
     text = port(SCRIPT.replace("{made}", made)).text
     assert ("loader = dl.shard(DataLoader(" in text) != ("for x, y in dl.shard(loader):" in text)
-    assert "print(phase, dl.average(running / len(" in text
+    assert "            running = dl.total(running)" in text
+    assert "print(phase, running / dl.serial_steps(len(" in text
 
 
 def test_ranks_that_repeat_the_serial_run_over_a_table_of_loaders_leave_its_parameters(tmp_path):

@@ -1,4 +1,4 @@
-"""Positions that are dealt out: what asks how far one lies from the end is asked by all ranks together."""
+"""Positions that are sharded: what asks how far one lies from the end is asked by all ranks together."""
 
 import pytest
 from running import ran
@@ -47,7 +47,7 @@ def test_a_test_that_chooses_between_slices_asks_for_the_ranks_own_place():
     )
     text = port(source).text
     assert "if own_i + 8 > 100:\n            x = source[:, own_i:]\n" in text
-    assert "if i % 16 == 0: print(i)" in text
+    assert "if i % 16 == 0: print(dl.serial_steps(i))" in text
 
 
 def test_where_the_number_counts_steps_too_the_ranks_own_place_is_asked_by_all():

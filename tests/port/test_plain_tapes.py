@@ -48,7 +48,9 @@ for epoch in range(100):
         break
 np.savetxt("weight_%.3f.txt" % kept[-1], weight.numpy())
 """
-    assert "kept.append(dl.total(total) / len(rows))" in port(source).text
+    text = port(source).text
+    assert "    total = dl.total(total)  #" in text and "kept.append(total / len(rows))" in text
+    assert "dl.total(weight" not in text and "weight_before" not in text  # gradients are those of all ranks already
 
 
 @pytest.mark.parametrize(

@@ -126,10 +126,13 @@ def test_a_memory_of_what_was_played_is_a_ranks_own_and_a_mean_of_it_is_told(loo
     ("made", "told"),
     [
         ("from gym.wrappers.normalize import RunningMeanStd\nseen = RunningMeanStd()", "the mean and var of it"),
-        ("from stable_baselines3.common.vec_env import VecNormalize\nclass Scaled(VecNormalize):\n    pass\n"
-         "scaled = Scaled()", "the mean and var of its obs_rms (or return_rms)"),
+        (
+            "from stable_baselines3.common.vec_env import VecNormalize\nclass Scaled(VecNormalize):\n    pass\n"
+            "scaled = Scaled()",
+            "the mean and var of its obs_rms (or return_rms)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_scales_by_a_ranks_own_episodes_is_told(made, told) -> None:
     ported = port(PLAYED.format(made=made, own="None", draw="np.random.randn(2)"))
     assert [d.write for d in ported.doubts if "of a rank's own episodes" in d.why] == [

@@ -26,7 +26,7 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
         (
             "for k in range(1, 201):\n    o = k * size % (n - size)\n    loss = update(x[o:o + size], y[o:o + size])\n"
             "    if k % 50 == 0:\n        print(k, loss)\n",
-            ["for k, own_k in dl.turns(range(1, 201)):", "o = own_k * size % (n - size)", "if k % 50 == 0:"],
+            ["for k, own_k in dl.turns(range(1, 201)):", "o = own_k * size % (n - size)", "if k % dl.steps(50) == 0:"],
         ),
         (
             "for i in range(200):\n    loss = update(x[i % n:i % n + 1], y[i % n:i % n + 1])\n    print(i, loss)\n",
@@ -61,7 +61,7 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
             ["order = dl.broadcast(order)", "for pick in dl.shard(np.array_split(order, n // size)):"],
         ),
     ],
-)  # fmt: skip
+)
 def test_batches_picked_by_position_are_each_taken_by_one_rank(loop, lines):
     text = port(HEAD + loop).text
     assert [line for line in lines if line not in text] == []
@@ -144,7 +144,7 @@ for i in range(len(x) // 8 + 1):
         print("turn", model(x[:1]).item())
 """).text
     assert 'print("end", model(x[:1]).item())' in text, "not all ranks come here"
-    assert 'print("turn", dl.average(model(x[:1]).item()))' in text
+    assert 'print("turn", model(x[:1]).item())' in text, "of the first row, by the same weights"
     assert "begin = own_i * 8\n" in text
     assert f"end = {end.replace('i ', 'own_i ').replace('(i)', '(own_i)')}\n" in text
     assert 'print("batch", i)' in text
@@ -243,14 +243,20 @@ UPDATED = "opt.zero_grad(); (model(a) - b).pow(2).mean().backward(); opt.step()"
 @pytest.mark.parametrize(
     ("feed", "take", "asked"),
     [
-        ("i in range(0, 41, SIZE)", f"{PICKED}if a.size(0) < 2:\n            continue\n        {UPDATED}",
-         "if dl.total(bool(a.size(0) < 2)) > 0:"),
+        (
+            "i in range(0, 41, SIZE)",
+            f"{PICKED}if a.size(0) < 2:\n            continue\n        {UPDATED}",
+            "if dl.total(bool(a.size(0) < 2)) > 0:",
+        ),
         ("a, b in batches(SIZE)", f"if len(a) > 1:\n            {UPDATED}", "if dl.total(not (len(a) > 1)) == 0:"),
-        ("i in range(0, 41, SIZE)", f"{PICKED}many = len(a)\n        if many == 1:\n            pass\n        else:\n"
-         f"            {UPDATED}", "if dl.total(bool(many == 1)) > 0:"),
+        (
+            "i in range(0, 41, SIZE)",
+            f"{PICKED}many = len(a)\n        if many == 1:\n            pass\n        else:\n            {UPDATED}",
+            "if dl.total(bool(many == 1)) > 0:",
+        ),
         ("i in range(0, 41, SIZE)", "guarded(x[i:i + SIZE], y[i:i + SIZE])", "if dl.total(bool(a.shape[0] < 2)) > 0:"),
     ],
-)  # fmt: skip
+)
 def test_a_batch_that_is_too_short_on_one_rank_is_left_out_by_all(tmp_path, feed, take, asked):
     """41 samples in batches of 8 end with one of a single sample, which is rank 1's alone."""
     source = SHORT.replace("FEED", feed).replace("TAKE", take)

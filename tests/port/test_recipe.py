@@ -64,11 +64,14 @@ def test_the_recipe_for_imagenet_is_written_where_its_epochs_are():
 @pytest.mark.parametrize(
     ("before", "after", "steps"),
     [
-        ("for x, y in loader:", "for i in range(0, 1437, 8):\n        x, y = xs[i:i + 8], ys[i:i + 8]",
-         "4 * dl.steps(len(range(0, 1437, 8)))"),
+        (
+            "for x, y in loader:",
+            "for i in range(0, 1437, 8):\n        x, y = xs[i:i + 8], ys[i:i + 8]",
+            "4 * dl.steps(len(range(0, 1437, 8)))",
+        ),
         ("        opt.step()", "        if i % 4 == 3:\n            opt.step()", "4 * (len(loader) // 4)"),
     ],
-)  # fmt: skip
+)
 def test_an_epoch_has_as_many_steps_as_this_rank_takes(before, after, steps):
     flat = TRAIN.replace("def train(model, loader):\n", "for epoch in range(9):\n").partition("for epoch in range(1")[0]
     counted = flat.replace("for x, y in loader:", "for i, (x, y) in enumerate(loader):") if "%" in after else flat
@@ -94,26 +97,44 @@ BY_HAND = "opt = torch.optim.SGD(model.parameters(), lr=0.1)\nfor g in opt.param
 @pytest.mark.parametrize(
     ("source", "chosen", "reason"),
     [
-        (TRAIN.replace("opt = torch.optim.SGD(model.parameters(), lr=0.1)\n", STEP_LR), {"lr_decay": GOYAL},
-         "7: --lr-decay: the script changes its rate itself"),
-        (TRAIN.replace("opt = torch.optim.SGD(model.parameters(), lr=0.1)\n", BY_HAND), {"lr_decay": GOYAL},
-         "8: --lr-decay: the script changes its rate itself"),
+        (
+            TRAIN.replace("opt = torch.optim.SGD(model.parameters(), lr=0.1)\n", STEP_LR),
+            {"lr_decay": GOYAL},
+            "7: --lr-decay: the script changes its rate itself",
+        ),
+        (
+            TRAIN.replace("opt = torch.optim.SGD(model.parameters(), lr=0.1)\n", BY_HAND),
+            {"lr_decay": GOYAL},
+            "8: --lr-decay: the script changes its rate itself",
+        ),
         (TRAIN.replace("torch.optim.SGD", "torch.optim.AdamW"), {"lars": True}, "the update of SGD, not of AdamW"),
         (TRAIN.replace("for epoch in range(1, 91):", "while True:"), {"lr_decay": GOYAL}, "the epochs have no number"),
         (TRAIN.replace("for epoch in range(1, 91):\n    train", "train"), {"lr_decay": GOYAL}, "no loop over epochs"),
         (TRAIN.replace("opt.step()", "model.weight.data -= model.weight.grad"), {"warmup_steps": 9}, "by hand"),
-        (TRAIN.replace("    for x, y in loader:", "    for _ in range(9):\n        x, y = next(iter(loader))"),
-         {"warmup_epochs": 2}, "--warmup-steps N would do"),
-        (FIT.replace("model.fit", "for i in range(9): model.train_on_batch").replace("(x, y)", "(x[i], y[i])"),
-         {"warmup_steps": 9}, "where no callback runs"),
-        (FIT.replace("SGD(0.1)", "SGD(keras.optimizers.schedules.CosineDecay(0.1, 9))"), {"warmup_epochs": 1},
-         "the rate is a schedule"),
-        (FIT.replace("(x, y)", "(x, y, callbacks=[keras.callbacks.ReduceLROnPlateau()])"), {"lr_decay": GOYAL},
-         "changes its rate itself"),
+        (
+            TRAIN.replace("    for x, y in loader:", "    for _ in range(9):\n        x, y = next(iter(loader))"),
+            {"warmup_epochs": 2},
+            "--warmup-steps N would do",
+        ),
+        (
+            FIT.replace("model.fit", "for i in range(9): model.train_on_batch").replace("(x, y)", "(x[i], y[i])"),
+            {"warmup_steps": 9},
+            "where no callback runs",
+        ),
+        (
+            FIT.replace("SGD(0.1)", "SGD(keras.optimizers.schedules.CosineDecay(0.1, 9))"),
+            {"warmup_epochs": 1},
+            "the rate is a schedule",
+        ),
+        (
+            FIT.replace("(x, y)", "(x, y, callbacks=[keras.callbacks.ReduceLROnPlateau()])"),
+            {"lr_decay": GOYAL},
+            "changes its rate itself",
+        ),
         (FIT.replace("keras.optimizers.SGD(0.1)", "'adam'"), {"lars": True}, "the update of SGD, not of adam"),
         (TAPE.replace("SGD(0.1)", "Adam(0.1)"), {"lars": True}, "the update of SGD, not of Adam"),
     ],
-)  # fmt: skip
+)
 def test_an_option_without_sense_is_refused_with_the_reason(source, chosen, reason):
     assert port(source).text
     with pytest.raises(DlrunError, match=reason):

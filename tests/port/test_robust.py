@@ -20,16 +20,22 @@ from dlrun.errors import DlrunError
 from dlrun.port import Options, facts_of, port, run_passes
 from dlrun.port.edits import Edit, apply
 from dlrun.port.facts import Decay
-from dlrun.port.passes import STEPS
 from dlrun.port.program.reading import read
+from dlrun.port.steps import STEPS
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*/serial.py"))
 SOURCES = [SCRIPT, EVALUATED, SERIAL, *(p.read_text() for p in EXAMPLES)]
 FOREIGN = [TORCH, KERAS, TAPE]
 PROGRAMS = int(os.environ.get("DLRUN_FUZZ", "300"))
 FIRST = int(os.environ.get("DLRUN_FUZZ_SEED", "0"))
-OPTIONS = [Options(), Options(batch="global"), Options("sqrt", 5), Options("none"), Options(origin="horovod"),
-           Options(warmup_epochs=2, lr_decay=Decay((3,), 0.1), lars=True)]  # fmt: skip
+OPTIONS = [
+    Options(),
+    Options(batch="global"),
+    Options("sqrt", 5),
+    Options("none"),
+    Options(origin="horovod"),
+    Options(warmup_epochs=2, lr_decay=Decay((3,), 0.1), lars=True),
+]
 ROUND = 50  # programs a test
 
 
@@ -93,10 +99,21 @@ def test_the_order_of_the_passes_does_not_matter(seed):
 
 @pytest.mark.parametrize(
     "source",
-    ["", "\n", "#", "\x00", "import torch", "import torch\nx = " + "(" * 300 + ")" * 300, "\ufeffimport torch\n", "'''",
-     "import torch\nopt.step()\n", "import torch\nwhile True:\n    loss.backward(); opt.step()\n",
-     "import torch\nx = " + "+".join("1" * 3000), "import torch\nfor x in x: x.backward(); x.step()\n",
-     "import torch\nnet = net.module\nfor x in loader:\n    net(x).backward(); opt.step()\n"],
-)  # fmt: skip
+    [
+        "",
+        "\n",
+        "#",
+        "\x00",
+        "import torch",
+        "import torch\nx = " + "(" * 300 + ")" * 300,
+        "\ufeffimport torch\n",
+        "'''",
+        "import torch\nopt.step()\n",
+        "import torch\nwhile True:\n    loss.backward(); opt.step()\n",
+        "import torch\nx = " + "+".join("1" * 3000),
+        "import torch\nfor x in x: x.backward(); x.step()\n",
+        "import torch\nnet = net.module\nfor x in loader:\n    net(x).backward(); opt.step()\n",
+    ],
+)
 def test_odd_input_is_refused_in_a_sentence_or_ported(source):
     outcome(source)

@@ -7,15 +7,32 @@ from running import rounded, started
 
 from dlrun.port import port
 
-SCRIPTS = ("numbers_of_an_epoch.py", "numbers_from_functions.py", "numbers_that_decide.py", "numbers_that_are_kept.py",
-           "numbers_of_parts.py", "numbers_in_objects.py")  # fmt: skip
+SCRIPTS = (
+    "numbers_of_an_epoch.py",
+    "numbers_from_functions.py",
+    "numbers_that_decide.py",
+    "numbers_that_are_kept.py",
+    "numbers_of_parts.py",
+    "numbers_in_objects.py",
+)
+
+
+def shown_by(script: str, folder: Path) -> list[tuple[str, str]]:
+    """The lines of the serial script, each beside that of its port on two ranks."""
+    source = Path(__file__).with_name(script)
+    (folder / "dist.py").write_text(port(source.read_text()).text)
+    shown, on_ranks = started(folder, [str(source)]), started(folder, ["dist.py"], ranks=2)
+    return list(zip(shown.splitlines(), on_ranks.splitlines(), strict=True))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_two_ranks_show_the_serial_numbers(script, tmp_path) -> None:
-    source = Path(__file__).with_name(script)
-    (tmp_path / "dist.py").write_text(port(source.read_text()).text)
-    shown, on_ranks = started(tmp_path, [str(source)]), started(tmp_path, ["dist.py"], ranks=2)
-    assert len(shown.splitlines()) > 8
-    for serial, mine in zip(shown.splitlines(), on_ranks.splitlines(), strict=True):
+    lines = shown_by(script, tmp_path)
+    assert len(lines) > 8
+    for serial, mine in lines:
         assert rounded(mine) == rounded(serial)
+
+
+def test_arrays_that_grow_or_are_made_late_are_not_doubted() -> None:
+    for script in ("numbers_of_an_epoch.py", "numbers_in_objects.py"):
+        assert not port(Path(__file__).with_name(script).read_text()).doubts

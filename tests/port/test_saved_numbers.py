@@ -27,49 +27,56 @@ LINES
 """
 )
 
+MEAN = """    total = dl.total(total)  # sums over all ranks' samples
+    avg = total / dl.serial_steps(len(loader))"""
+
 
 def ported(lines: str, batch: str = "pass") -> str:
     return port(LOOP.replace("BATCH", f"        {batch}").replace("LINES", f"    {lines}")).text
 
 
 @pytest.mark.parametrize(
-    "line, becomes",
+    "line",
     [
-        ('torch.save({"net": model.state_dict(), "loss": avg}, "m.pt")', '"loss": dl.average(avg)}, "m.pt")'),
-        ('torch.save({"net": model.state_dict(), "loss": loss}, "m.pt")', '"loss": dl.average(loss)}, "m.pt")'),
-        ('torch.save(model.state_dict(), f"m_{avg:.3f}.pt")', 'f"m_{dl.average(avg):.3f}.pt")'),
-        ('torch.save(model.state_dict(), "m_%.3f.pt" % avg)', '"m_%.3f.pt" % dl.average(avg))'),
-        (
-            'path = Path("ck") / f"m_{avg:.3f}"\n    torch.save(model.state_dict(), path)',
-            'f"m_{dl.average(avg):.3f}"\n',
-        ),
-        ('os.makedirs(f"ck/{avg:.3f}")', 'os.makedirs(f"ck/{dl.average(avg):.3f}", exist_ok=True)'),
-        ('json.dump({"loss": avg}, open("m.json", "w"))', '{"loss": dl.average(avg)}'),
+        'torch.save({"net": model.state_dict(), "loss": avg}, "m.pt")',
+        'torch.save(model.state_dict(), f"m_{avg:.3f}.pt")',
+        'torch.save(model.state_dict(), "m_%.3f.pt" % avg)',
+        'path = Path("ck") / f"m_{avg:.3f}"\n    torch.save(model.state_dict(), path)',
+        'os.makedirs(f"ck/{avg:.3f}")',
+        'json.dump({"loss": avg}, open("m.json", "w"))',
     ],
 )
-def test_a_number_that_is_saved_or_names_a_file_is_the_mean_over_the_ranks(line, becomes):
-    assert becomes in ported(line)
+def test_a_number_that_is_saved_or_names_a_file_is_that_of_all_ranks(line):
+    text = ported(line)
+    assert MEAN in text and "dl.average(" not in text
 
 
-def test_a_number_that_the_script_hands_to_a_function_that_saves_it_is_the_mean_over_the_ranks():
+def test_a_loss_of_the_last_batch_that_is_saved_is_the_mean_over_the_ranks():
+    text = ported('torch.save({"net": model.state_dict(), "loss": loss}, "m.pt")')
+    assert "    loss = dl.average(loss)  #" in text and '"loss": loss}, "m.pt")' in text
+
+
+def test_a_number_that_the_script_hands_to_a_function_that_saves_it_is_that_of_all_ranks():
     script = LOOP.replace("hist =", "def keep(state, path):\n    torch.save(state, path)\n\nhist =", 1)
     line = 'keep({"net": model.state_dict(), "loss": avg}, "m.pt")'
     text = port(script.replace("BATCH", "        pass").replace("LINES", f"    {line}")).text
-    assert '"loss": dl.average(avg)}, "m.pt")' in text
+    assert MEAN in text and '"loss": avg}, "m.pt")' in text
 
 
-def test_lists_of_every_batch_that_are_saved_under_keys_are_means_over_the_ranks_beside_rates_and_empty_lists():
+def test_lists_of_every_batch_that_are_saved_under_keys_have_all_ranks_entries():
     batch = 'hist["loss"].append(loss.item())\n        hist["lr"].append(opt.param_groups[0]["lr"])'
     text = ported('torch.save({"net": model.state_dict(), "hist": hist}, "m.pt")', batch)
-    assert '"hist": dl.average(hist)}, "m.pt")' in text
+    assert '    hist["loss"], hist["lr"] = dl.gather(hist["loss"], hist["lr"], since=' in text
+    assert '"hist": hist}, "m.pt")' in text
 
 
-def test_lists_of_every_batch_that_are_saved_beside_a_count_are_means_over_the_ranks_and_the_count_stays():
+def test_lists_of_every_batch_that_are_saved_beside_a_count_have_all_ranks_entries_and_the_count_stays():
     text = ported('kept["epochs"] += 1\n    torch.save(kept, "m.pt")', 'kept["loss"].append(loss.item())')
-    assert 'dl.save({**kept, "loss": dl.average(kept["loss"])}, "m.pt")' in text
+    assert '    kept["loss"] = dl.gather(kept["loss"], since=' in text and '    kept["epochs"] += 1\n' in text
+    assert 'dl.save(kept, "m.pt")' in text
 
 
 def test_a_number_that_decided_before_it_is_saved_is_not_averaged_again():
     text = ported('if avg < 0.5:\n        torch.save({"loss": avg}, f"m_{avg:.3f}.pt")')
-    assert text.count("dl.average(") == 1
-    assert "    avg = dl.average(avg)  # mean over the ranks: all ranks decide alike\n    if avg < 0.5:" in text
+    assert MEAN in text and f"{MEAN}\n    if avg < 0.5:\n" in text
+    assert "dl.average(" not in text and text.count("dl.total(") == 1

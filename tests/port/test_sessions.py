@@ -31,8 +31,11 @@ for epoch in range(5):
         c, _ = model.train(rows[i * 8 : i * 8 + 8])
 """
 ONE = f'{MODEL}model = Model(sess, "a")\n{LOOP}'
-MANY = MODEL + 'models = []\nfor k in range(3):\n    models.append(Model(sess, "m" + str(k)))\n' + LOOP.replace(
-    "        c, _ = model", "        for model in models:\n            c, _ = model")  # fmt: skip
+MANY = (
+    MODEL
+    + 'models = []\nfor k in range(3):\n    models.append(Model(sess, "m" + str(k)))\n'
+    + LOOP.replace("        c, _ = model", "        for model in models:\n            c, _ = model")
+)
 
 
 @pytest.mark.parametrize(("source", "session"), [(ONE, "model.sess"), (MANY, "sess")])
@@ -227,7 +230,8 @@ GOES_ON = (
 def test_a_run_that_goes_on_finds_its_place_by_a_ranks_own_steps() -> None:
     text = port(GOES_ON).text
     assert "start = int(step / dl.steps(n))\n        begin = step - start * dl.steps(n)\n" in text
-    assert "for i in range(begin, dl.steps(n)):" in text and "print(epoch, step / n)" in text
+    assert "for i in range(begin, dl.steps(n)):" in text and "print(epoch, dl.serial_steps(step) / n)" in text
+    assert '(sess, "model", step)' in text  # a run goes on by the count of its own steps
     fed = GOES_ON.replace("sess.run(train_op)", "sess.run(train_op, {x: rows[i * 8 : i * 8 + 8]})")
     iterated = "tf.data.make_one_shot_iterator(batches.repeat()).get_next()"
     fed = fed.replace(iterated, "tf.placeholder(tf.float32)")
@@ -271,3 +275,26 @@ def test_what_is_run_behind_an_update_is_the_step_and_means_of_weights_forget_as
     text = port(BEHIND.replace("FETCHED", fetched)).text
     assert "for i in range(dl.steps(1000)):" in text
     assert "ExponentialMovingAverage(dl.compound(0.99), step)" in text
+
+
+NESTED = """import numpy as np
+import tensorflow.compat.v1 as tf
+rows = np.load("rows.npy")
+x = tf.placeholder(tf.float32, [None, 3])
+train = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.layers.dense(x, 1) ** 2))
+saver = tf.train.Saver()
+most = 400
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for step in range(most):
+        def is_last():
+            return step == most - 1
+        sess.run(train, {x: rows[np.random.randint(0, 640, 32)]})
+        if is_last():
+            saver.save(sess, "model")
+"""
+
+
+def test_a_bound_that_a_function_reads_is_divided_once() -> None:
+    text = port(NESTED).text
+    assert text.count("dl.steps(") == 1 and "return step == most - 1" in text

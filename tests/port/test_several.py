@@ -29,14 +29,18 @@ LOOP = """for step in range(90):
 @pytest.mark.parametrize(
     ("made", "draws"),
     [
-        ("its = {name: endless(loader) for name, loader in tasks.items()}\nnames = list(tasks)",
-         "name = names[step % len(names)]\n    x = next(its[name])"),
-        ("names = ['a', 'b', 'c']\nits = {name: endless(tasks[name]) for name in names}",
-         "name = names[step % 3]\n    x = next(its[name])"),
+        (
+            "its = {name: endless(loader) for name, loader in tasks.items()}\nnames = list(tasks)",
+            "name = names[step % len(names)]\n    x = next(its[name])",
+        ),
+        (
+            "names = ['a', 'b', 'c']\nits = {name: endless(tasks[name]) for name in names}",
+            "name = names[step % 3]\n    x = next(its[name])",
+        ),
         ("its = [endless(loader) for loader in tasks.values()]", "x = next(its[step % len(its)])"),
         ("a, b = endless(tasks['a']), endless(tasks['b'])", "x = next(a if step % 2 else b)"),
     ],
-)  # fmt: skip
+)
 def test_the_number_of_a_step_that_picks_an_iterator_is_that_of_all_ranks(made, draws):
     ported = port(f"{HEAD}{made}\n{LOOP.format(draws=draws)}")
     assert "for step in range(dl.steps(90)):" in ported.text

@@ -54,8 +54,11 @@ for step in range(100):
 
 
 def test_a_loader_from_elsewhere_is_shared_where_it_is_assigned():
-    text = port(SERIAL.replace("DataLoader(data, shuffle=True)", "train_loader").replace(
-        "model =", "from helpers import loaders\ntrain_loader, test_loader = loaders()\nmodel =")).text  # fmt: skip
+    text = port(
+        SERIAL.replace("DataLoader(data, shuffle=True)", "train_loader").replace(
+            "model =", "from helpers import loaders\ntrain_loader, test_loader = loaders()\nmodel ="
+        )
+    ).text
     assert "train_loader = dl.shard(train_loader)  # this rank's part of every epoch" in text
 
 
@@ -141,8 +144,13 @@ def test_an_update_after_each_stretch_of_an_episode_is_doubted_and_one_after_the
     assert why not in port(f"{start}for turn in range(99):\n{after.replace('        opt.', '    opt.')}").report()
 
 
-@pytest.mark.parametrize("env", ["import gymnasium\nenv = gymnasium.make('CartPole-v1')",
-                                 "class Env:\n    def train(self):\n        self.on = True\nenv = Env()"])  # fmt: skip
+@pytest.mark.parametrize(
+    "env",
+    [
+        "import gymnasium\nenv = gymnasium.make('CartPole-v1')",
+        "class Env:\n    def train(self):\n        self.on = True\nenv = Env()",
+    ],
+)
 def test_ranks_that_play_take_as_many_steps_as_one_and_so_do_their_schedules(env):
     ported = port(PLAYED.format(env=env))
     assert "for turn in range(turns):" in ported.text
@@ -196,23 +204,41 @@ ORDER = HEAD + LOOP.replace("opt =", "{}\nopt =", 1)
 @pytest.mark.parametrize(
     ("line", "doubt", "sound"),
     [
-        ("import os\nfiles = os.listdir('data')", "list files in different orders",
-         "import os\nfiles = sorted(os.listdir('data'))"),
-        ("import glob\nfiles = glob.glob('data/*')", "list files in different orders",
-         "import glob\nfiles = glob.glob('data/*')\nfiles.sort()"),
-        ("import os\nclass Pictures:\n    def __init__(self):\n        self.files = os.listdir('data')\n"
-         "    def __len__(self):\n        return len(self.files)\n"
-         "    def __getitem__(self, i):\n        return self.files[i]", "list files in different orders",
-         "import os\nfiles = os.listdir('data')\nprint(len(files))"),
-        ("number = {w: i for i, w in enumerate(set(words))}", "a set has another order in each process",
-         "number = {w: i for i, w in enumerate(sorted(set(words)))}"),
-        ("names = list(set(words))\nnumber = {w: i for i, w in enumerate(names)}", "a set has another order",
-         "names = list(set(words))\nnames.sort()\nnumber = {w: i for i, w in enumerate(names)}"),
-        ("lengths = list(set(w for w in words))", "a set has another order",
-         "lengths = list(set(len(w) for w in words).union(range(9)))\nlabels = list({1, 2})\n"
-         "kept = torch.arange(9)\nclasses = list(enumerate(set(kept.tolist())))"),
+        (
+            "import os\nfiles = os.listdir('data')",
+            "list files in different orders",
+            "import os\nfiles = sorted(os.listdir('data'))",
+        ),
+        (
+            "import glob\nfiles = glob.glob('data/*')",
+            "list files in different orders",
+            "import glob\nfiles = glob.glob('data/*')\nfiles.sort()",
+        ),
+        (
+            "import os\nclass Pictures:\n    def __init__(self):\n        self.files = os.listdir('data')\n"
+            "    def __len__(self):\n        return len(self.files)\n"
+            "    def __getitem__(self, i):\n        return self.files[i]",
+            "list files in different orders",
+            "import os\nfiles = os.listdir('data')\nprint(len(files))",
+        ),
+        (
+            "number = {w: i for i, w in enumerate(set(words))}",
+            "a set has another order in each process",
+            "number = {w: i for i, w in enumerate(sorted(set(words)))}",
+        ),
+        (
+            "names = list(set(words))\nnumber = {w: i for i, w in enumerate(names)}",
+            "a set has another order",
+            "names = list(set(words))\nnames.sort()\nnumber = {w: i for i, w in enumerate(names)}",
+        ),
+        (
+            "lengths = list(set(w for w in words))",
+            "a set has another order",
+            "lengths = list(set(len(w) for w in words).union(range(9)))\nlabels = list({1, 2})\n"
+            "kept = torch.arange(9)\nclasses = list(enumerate(set(kept.tolist())))",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_each_process_would_order_in_its_own_way_is_doubted(line, doubt, sound):
     assert doubt in port(ORDER.format(line)).report()
     assert doubt not in port(ORDER.format(sound)).report()
@@ -241,10 +267,15 @@ def test_all_ranks_number_the_words_of_a_set_alike(tmp_path, monkeypatch):
     assert len(order) == 17
 
 
-@pytest.mark.parametrize(("one", "other", "apart"), [
-    ("batch_size=4", "batch_size=20", True), ("batch_size=4, shuffle=False", "batch_size=4 * k", True),
-    ("batch_size=4", "batch_size=4", False), ("batch_size=4, shuffle=True", "batch_size=20, shuffle=True", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ("batch_size=4", "batch_size=20", True),
+        ("batch_size=4, shuffle=False", "batch_size=4 * k", True),
+        ("batch_size=4", "batch_size=4", False),
+        ("batch_size=4, shuffle=True", "batch_size=20, shuffle=True", False),
+    ],
+)
 def test_loaders_that_keep_their_order_and_differ_in_their_batches_are_doubted(one, other, apart):
     loaders = f"zip(DataLoader(data, {one}), DataLoader(rows, {other}))"
     text = SERIAL.replace("DataLoader(data, shuffle=True)", loaders)
@@ -290,8 +321,10 @@ def test_a_list_of_training_samples_is_dealt_out_and_a_method_of_that_name_calls
     assert "for x, y in dl.shard(training_data):" in port(listed).text
     settings = listed.replace("training_data", "settings").replace("(model(x) - y)", "(model(z) * y)")
     assert "found no samples" in refused(settings).message
-    module = "import torch\ndef train(model, opt, loader):\n    model.train()\n    for x in loader:\n" \
-             "        model(x).mean().backward()\n        opt.step()\n"  # fmt: skip
+    module = (
+        "import torch\ndef train(model, opt, loader):\n    model.train()\n    for x in loader:\n"
+        "        model(x).mean().backward()\n        opt.step()\n"
+    )
     assert "nothing in this file calls train()" in port(module).report()
 
 
@@ -366,8 +399,9 @@ WAYS = {
 
 
 def test_what_is_counted_in_the_batches_before_the_training_is_of_all_samples(tmp_path):
-    each = [f"{n} = make()\n{way}{TRAINED}".replace("LOADER", n).replace("COUNTS", n.upper())
-            for n, way in WAYS.items()]  # fmt: skip
+    each = [
+        f"{n} = make()\n{way}{TRAINED}".replace("LOADER", n).replace("COUNTS", n.upper()) for n, way in WAYS.items()
+    ]
     source = COUNTED.replace("EACH", "\n".join([*each, "kept = [A, B, C, D]"]))
     (tmp_path / "train.py").write_text(source)
     (tmp_path / "dist.py").write_text(port(source).text)
@@ -430,18 +464,33 @@ LOSS = "loss = (model(x) - y).pow(2).mean()"
 @pytest.mark.parametrize(
     ("line", "doubt", "sound"),
     [
-        (f"mask = y > 0\n    if not mask.any():\n        continue\n    {LOSS}", "own samples decide whether it updates",
-         f"if len(x) < 4 or x.shape[0] < 4 or i % 2:\n        continue\n    {LOSS}"),
-        (f"{LOSS} * rng.random()\nrng = np.random.default_rng(0)", "rng has one seed on all ranks",
-         f"{LOSS} * np.random.random()"),
-        (f"beta = min(1.0, step / 500)\n    {LOSS} + beta * model(x).mean()", "follows the serial steps",
-         f"beta = min(1.0, step / len(loader))\n    {LOSS} + beta * model(x).mean()"),
-        (f"{LOSS} + model(next(noise)).mean()", "draws from what comes from out of sight",
-         f"{LOSS} + next(model.parameters()).mean()"),
-        (f"{LOSS}\ndef fill():\n    np.random.choice(9)\nthreading.Thread(target=fill).start()", "this thread draws",
-         f"{LOSS}\ndef fill():\n    print(9)\nthreading.Thread(target=fill).start()"),
+        (
+            f"mask = y > 0\n    if not mask.any():\n        continue\n    {LOSS}",
+            "own samples decide whether it updates",
+            f"if len(x) < 4 or x.shape[0] < 4 or i % 2:\n        continue\n    {LOSS}",
+        ),
+        (
+            f"{LOSS} * rng.random()\nrng = np.random.default_rng(0)",
+            "rng has one seed on all ranks",
+            f"{LOSS} * np.random.random()",
+        ),
+        (
+            f"beta = min(1.0, step / 500)\n    {LOSS} + beta * model(x).mean()",
+            "follows the serial steps",
+            f"beta = min(1.0, step / len(loader))\n    {LOSS} + beta * model(x).mean()",
+        ),
+        (
+            f"{LOSS} + model(next(noise)).mean()",
+            "draws from what comes from out of sight",
+            f"{LOSS} + next(model.parameters()).mean()",
+        ),
+        (
+            f"{LOSS}\ndef fill():\n    np.random.choice(9)\nthreading.Thread(target=fill).start()",
+            "this thread draws",
+            f"{LOSS}\ndef fill():\n    print(9)\nthreading.Thread(target=fill).start()",
+        ),
     ],
-)  # fmt: skip
+)
 def test_ranks_that_part_or_draw_alike_are_told(line, doubt, sound):
     def report(text):
         inner, _, outer = text.partition("\nrng" if "\nrng" in text else "\ndef")

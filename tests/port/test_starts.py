@@ -9,8 +9,10 @@ from dlrun.port import port
 
 
 def test_a_module_whose_functions_nobody_calls_neither_joins_nor_leaves_the_ranks():
-    ported = port("import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
-                  "        model(x).sum().backward()\n        opt.step()\n")  # fmt: skip
+    ported = port(
+        "import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
+        "        model(x).sum().backward()\n        opt.step()\n"
+    )
     assert "dl.gradients(opt)" in ported.text
     assert "for x, y in dl.shard(loader):" in ported.text
     assert "dl.init" not in ported.text
@@ -66,15 +68,21 @@ def test_seeds_and_settings_run_nothing_and_what_a_decorator_starts_is_run():
     settings = "\nimport random, sys\nrandom.seed(0)\nif sys.flags.debug:\n    sys.setrecursionlimit(9999)\n"
     for ending in (settings, "", "\n@shown\ndef main():\n    fit(x, y)\n"):
         assert "dl.finalize" not in port(FITTED + ending).text
-    for ending in ("\n@ex.automain\ndef main():\n    fit(x, y)\n", "\nimport fire\nfire.Fire()\n", "\nrun(fit)\n",
-                   "\nif sys.flags.debug:\n    pass\nelse:\n    fit(x, y)\n"):  # fmt: skip
+    for ending in (
+        "\n@ex.automain\ndef main():\n    fit(x, y)\n",
+        "\nimport fire\nfire.Fire()\n",
+        "\nrun(fit)\n",
+        "\nif sys.flags.debug:\n    pass\nelse:\n    fit(x, y)\n",
+    ):
         assert "dl.finalize" in port(FITTED + ending).text
 
 
 def test_the_model_is_broadcast_where_it_is_only_a_parameter():
-    text = port("import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
-                "        model(x).sum().backward()\n        model.train()\n        opt.step()\n\n"
-                "train(*load())\n").text  # fmt: skip
+    text = port(
+        "import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
+        "        model(x).sum().backward()\n        model.train()\n        opt.step()\n\n"
+        "train(*load())\n"
+    ).text
     assert "dl.broadcast(model, opt)" in text
     assert "for x, y in dl.shard(loader):" in text
 
@@ -314,7 +322,9 @@ def test_two_models_that_one_line_makes_with_one_function_are_two():
 
 
 def test_networks_that_one_function_makes_for_an_object_start_alike_each_for_itself():
-    made = PAIR[: PAIR.index("student")] + """class Agent:
+    made = (
+        PAIR[: PAIR.index("student")]
+        + """class Agent:
     def __init__(self):
         self.actor = net()
         self.critic, self.target = net(), net()
@@ -325,7 +335,8 @@ def test_networks_that_one_function_makes_for_an_object_start_alike_each_for_its
 agent = Agent()
 for x, y in DataLoader(data, shuffle=True):
     agent.learn(x, y)
-"""  # fmt: skip
+"""
+    )
     assert "dl.broadcast(agent.actor, agent.critic, agent.target, agent.opt)" in port(made).text
 
 

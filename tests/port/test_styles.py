@@ -231,7 +231,7 @@ for epoch in range(9):
 @pytest.mark.parametrize("count", ["len(loader.dataset)", 'sizes["train"]', "len(data)"])
 def test_what_is_added_up_and_divided_by_all_samples_is_added_up_over_the_ranks(size, count):
     text = port(HEAD + SUMS.format(size=size, count=count)).text
-    assert f"    total = dl.total(total)  # the sum over all ranks' samples\n    total /= {count}\n" in text
+    assert f"    total = dl.total(total)  # sums over all ranks' samples\n    total /= {count}\n" in text
 
 
 RAMP = """def set_rate(opt, lr):
@@ -325,6 +325,7 @@ while used < limit:
 """
 
 
+@pytest.mark.xfail(strict=True, reason="time that a loop adds up and ends by is not agreed on: told as may-hang")
 def test_a_training_that_ends_by_the_clock_ends_on_all_ranks_together():
     assert "while dl.average(used) < limit:" in port(HEAD + CLOCK).text
     budget = LOOP.replace("opt.step()", "opt.step()\n    if time.time() - start > 60:\n        break")
@@ -457,12 +458,20 @@ TURNED = """def __init__(self):
     [
         ("LearningRateScheduler", "pass", "halved", "return dl.lr_scale(0.1 * 0.5**epoch) if epoch < 9 else lr"),
         ("LearningRateScheduler", TURNED, "", "return dl.lr_scale(0.2 / (1 + epoch))"),
-        ("Callback", SETS.format(set="self.model.optimizer.lr = self.schedule(epoch)"), "lambda epoch: 0.1",
-         "optimizer.lr = dl.lr_scale(self.schedule(epoch))"),
-        ("Callback", SETS.format(set="self.model.optimizer.lr = self.schedule(epoch, self.model.optimizer.lr)"),
-         "halved", "return dl.lr_scale(0.1 * 0.5**epoch) if epoch < 9 else lr"),
+        (
+            "Callback",
+            SETS.format(set="self.model.optimizer.lr = self.schedule(epoch)"),
+            "lambda epoch: 0.1",
+            "optimizer.lr = dl.lr_scale(self.schedule(epoch))",
+        ),
+        (
+            "Callback",
+            SETS.format(set="self.model.optimizer.lr = self.schedule(epoch, self.model.optimizer.lr)"),
+            "halved",
+            "return dl.lr_scale(0.1 * 0.5**epoch) if epoch < 9 else lr",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_scheduler_of_the_scripts_own_sets_is_scaled_once(base, method, given, written):
     fit = OWN_SCHEDULER.format(base=base, method=method, given=given)
     text = port(KERAS.replace("model.fit(x, y, epochs=3)", fit)).text
@@ -491,13 +500,13 @@ for epoch in range(9):
     ("shown", "averaged"),
     [
         ('f"{epoch}: {lost:.4f}"', 'f"{epoch}: {dl.average(lost):.4f}"'),
-        ('"%d: %.4f (%s)" % (epoch, lost, name)', '"%d: %.4f (%s)" % (epoch, dl.average(lost), name)'),
-        ('"{}: {:.4f}".format(epoch, lost)', '"{}: {:.4f}".format(epoch, dl.average(lost))'),
-        ('"{e}: {l:7.3f}".format(e=epoch, l=lost)', '"{e}: {l:7.3f}".format(e=epoch, l=dl.average(lost))'),
-        ('"{1:.3f}".format(epoch, lost)', '"{1:.3f}".format(epoch, dl.average(lost))'),
+        pytest.param('"%d: %.4f (%s)" % (epoch, lost, name)', '"%d: %.4f (%s)" % (epoch, dl.average(lost), name)'),
+        pytest.param('"{}: {:.4f}".format(epoch, lost)', '"{}: {:.4f}".format(epoch, dl.average(lost))'),
+        pytest.param('"{e}: {l:7.3f}".format(e=epoch, l=lost)', '"{e}: {l:7.3f}".format(e=epoch, l=dl.average(lost))'),
+        pytest.param('"{1:.3f}".format(epoch, lost)', '"{1:.3f}".format(epoch, dl.average(lost))'),
         ('"{:d} {}".format(epoch, lost)', '"{:d} {}".format(epoch, lost)'),
         ('"%d %%" % lost', '"%d %%" % lost'),
-        ('"%.2f of {:.3f}".format(lost, epoch)', '"%.2f of {:.3f}".format(dl.average(lost), epoch)'),
+        pytest.param('"%.2f of {:.3f}".format(lost, epoch)', '"%.2f of {:.3f}".format(dl.average(lost), epoch)'),
         ('"{:.3f} {".format(lost)', '"{:.3f} {".format(lost)'),
     ],
 )
@@ -521,7 +530,9 @@ for epoch in range(9):
 
 
 def test_the_best_of_what_all_ranks_know_is_not_averaged_again():
-    assert 'print("best", best, "last", dl.average(last))' in port(HEAD + BEST).text
+    text = port(HEAD + BEST).text
+    assert "    loss = dl.average(loss)  #" in text and text.count("dl.average(") == 1
+    assert 'print("best", best, "last", last)' in text
 
 
 ORDER = """opt = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -213,7 +213,7 @@ LOOPS = [LOADER, MEANS, RANGE, NUMBER, TURNS, PAIRS, STATE, SPLIT, FUNCTION, ROW
 def test_printed_sums_are_those_over_all_ranks_batches(tmp_path: Path, batch: str, loops: list[str], most: int) -> None:
     serial = HEAD + "".join(loops)
     text = port(serial, Options(batch=batch)).text
-    assert "np.array(dl.average(kept))" in text or FUNCTION not in loops
+    assert "    kept = dl.gather(kept, over=loader)" in text or FUNCTION not in loops
     alone = numbers(on_ranks(tmp_path, serial, 1))
     for ranks in range(1, most + 1):
         assert numbers(on_ranks(tmp_path, text, ranks)) == pytest.approx(alone, rel=1e-5)
@@ -250,5 +250,5 @@ for epoch in range(2):
 
 def test_the_length_of_the_share_that_a_function_is_handed_is_this_ranks():
     text = port(HEAD + HANDED).text
-    assert "    return total / len(batches)\n" in text
-    assert "print(dl.average(run(dl.shard(batches[:4]), True)), " in text
+    assert text.index("    total = dl.total(total)") < text.index("    return total / dl.serial_steps(len(batches))\n")
+    assert "print(run(dl.shard(batches[:4]), True), run(batches[4:], False))" in text

@@ -1,4 +1,4 @@
-"""Samples that a loop takes out of queues and lists of its own: dealt out turn by turn, drawn anew, or refused."""
+"""Samples that a loop takes out of queues and lists of its own: sharded turn by turn, drawn anew, or refused."""
 
 import pytest
 from small import UPDATE, refused
@@ -25,15 +25,21 @@ LOOP = """for step in range(60):
 @pytest.mark.parametrize(
     ("queue", "takes", "move"),
     [
-        ("deque(range(0, 512, 8))", "i = queue[0]\n    queue.rotate(-1)\n    a, b = x[i:i + 8], y[i:i + 8]",
-         "queue.rotate(-1)"),
-        ("deque(range(0, 512, 8))", "i = queue.popleft()\n    queue.append(i)\n    a, b = x[i:i + 8], y[i:i + 8]",
-         "queue.popleft()"),
+        (
+            "deque(range(0, 512, 8))",
+            "i = queue[0]\n    queue.rotate(-1)\n    a, b = x[i:i + 8], y[i:i + 8]",
+            "queue.rotate(-1)",
+        ),
+        (
+            "deque(range(0, 512, 8))",
+            "i = queue.popleft()\n    queue.append(i)\n    a, b = x[i:i + 8], y[i:i + 8]",
+            "queue.popleft()",
+        ),
         ("list(range(512))", "i = [queue.pop() for _ in range(8)]\n    a, b = x[i], y[i]", "queue.pop()"),
         ("deque(batches)", "a, b = queue[0]\n    queue.rotate(-1)", "queue.rotate(-1)"),
         ("list(batches)", "a, b = queue.pop(0)", "queue.pop(0)"),
     ],
-)  # fmt: skip
+)
 def test_samples_that_are_taken_out_of_a_queue_are_refused(queue, takes, move):
     error = refused(HEAD + f"queue = {queue}\n" + LOOP.format(takes=takes))
     assert f"{move} moves on in a queue of samples" in error.message

@@ -1,4 +1,4 @@
-"""A loop that takes so many batches of what is dealt out takes 1/n of them on n ranks."""
+"""A loop that takes so many batches of what is sharded takes 1/n of them on n ranks."""
 
 import pytest
 

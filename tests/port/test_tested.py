@@ -1,6 +1,7 @@
 """Counts of a rank's own samples: one by one under a test, by masks, in functions of the script and outside of them."""
 
 import pytest
+from running import joined
 
 from dlrun.port import port
 
@@ -36,19 +37,28 @@ FUNCTION = "n = 0\n    for f, label in zip(found, y):\n        if f == label: n 
 MASK = "hit = torch.zeros(len(y))\n    hit[found == y] = 1\n    return hit.mean().item()"
 
 
-@pytest.mark.parametrize("count", [IN_TURN, BY_NUMBER, "right += sum(1 for f, t in zip(found, y) if f == t)",
-                                   "right += sum(1 if f == t else 0 for f, t in zip(found, y))",
-                                   "right += sum(f == t for f, t in zip(found, y))"])  # fmt: skip
+@pytest.mark.parametrize(
+    "count",
+    [
+        IN_TURN,
+        BY_NUMBER,
+        "right += sum(1 for f, t in zip(found, y) if f == t)",
+        "right += sum(1 if f == t else 0 for f, t in zip(found, y))",
+        "right += sum(f == t for f, t in zip(found, y))",
+    ],
+)
 def test_samples_that_are_counted_one_by_one_are_those_of_all_ranks(count) -> None:
     shown = "right, right / len(data), right / len(loader)"
     text = port(SCRIPT.format(body="return 0.0", count=count, shown=shown)).text
-    assert "print(dl.total(right), dl.total(right) / len(data), dl.average(right / len(loader)))" in text
+    assert "    right = dl.total(right)" in text
+    assert "print(right, right / len(data), right / dl.serial_steps(len(loader)))" in text
 
 
 @pytest.mark.parametrize("body", [FUNCTION, MASK, "return sum(f == t for f, t in zip(found, y)) / len(y)"])
 def test_what_a_function_counts_of_a_batch_is_a_mean_over_the_ranks(body) -> None:
     text = port(SCRIPT.format(body=body, count="pass", shown="mean / len(loader), judged(found, y)")).text
-    assert "print(dl.average(mean / len(loader)), dl.average(judged(found, y)))" in text
+    assert "    mean = dl.total(mean)" in text
+    assert "print(mean / dl.serial_steps(len(loader)), dl.average(judged(found, y)))" in text
 
 
 def test_what_epochs_are_tested_for_is_no_count_of_samples() -> None:
@@ -81,17 +91,17 @@ for epoch in range(3):
 
 
 @pytest.mark.parametrize(
-    ("add", "save", "doubted"),
+    ("add", "save"),
     [
-        ('kept["found"] += out.tolist()', 'json.dump(kept, open("found.json", "w"))', True),
-        ('kept["found"].append(out.detach())', 'torch.save(torch.cat(kept["found"]), "found.pt")', True),
-        ("pass", 'json.dump(losses, open("losses.json", "w"))', False),
-        ('kept["found"] += out.tolist()', 'torch.save({"n": len(kept["found"])}, "n.pt")', False),
+        ('kept["found"] += out.tolist()', 'json.dump(kept, open("found.json", "w"))'),
+        ('kept["found"].append(out.detach())', 'torch.save(torch.cat(kept["found"]), "found.pt")'),
+        ('kept["found"] += out.tolist()', 'torch.save({"n": len(kept["found"])}, "n.pt")'),
     ],
 )
-def test_samples_that_were_gathered_over_a_share_and_are_saved_are_doubted(add, save, doubted) -> None:
-    doubts = port(SPLITS.replace("ADD", add).replace("SAVE", save)).doubts
-    assert [d.danger for d in doubts if "what is saved here" in d.why] == ["medium"] * doubted
+def test_samples_that_were_gathered_and_are_saved_are_those_of_all_ranks(add, save) -> None:
+    ported = port(SPLITS.replace("ADD", add).replace("SAVE", save))
+    assert 'kept["found"] = dl.gather(kept["found"]' in ported.text
+    assert not [d for d in ported.doubts if d.name == "unknown-placement"]
 
 
 TABLE = """import torch
@@ -128,7 +138,8 @@ for turn in range(3):
 
 
 @pytest.mark.parametrize("turns", ['("near", "far")', "NAMES"])
-def test_numbers_by_name_that_functions_fill_and_return_are_means_where_they_are_joined(turns) -> None:
+def test_numbers_by_name_that_functions_fill_and_return_are_sums_over_all_ranks(turns) -> None:
     text = port(TABLE.replace("TURNS", turns)).text
-    assert """f"{k}={dl.average(sums[k] / met['n']):.3f}" for""" in text
-    assert 'f"{k}={dl.average(v):.4f}" for' in text
+    names = """met["loss"], met["n"], sums["near"], sums["far"]"""
+    assert f"    {names} = dl.total({names})" in joined(text)
+    assert "dl.average(" not in text

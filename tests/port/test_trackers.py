@@ -34,20 +34,31 @@ for epoch in range(3):
 """
 
 
+METER = "meter.total, meter.n = dl.total(meter.total, meter.n)"
+LOSSES = "losses = dl.gather(losses, since=losses_before)"
+
+
 @pytest.mark.parametrize(
-    ("log", "written"),
+    ("log", "written", "reduced"),
     [
-        ('mlflow.log_metric("loss", meter.value, step=epoch)',
-         'dl.rank0(mlflow.log_metric)("loss", dl.average(meter.value), step=epoch)'),
-        ('mlflow.log_metrics({"loss": losses[-1]})', 'dl.rank0(mlflow.log_metrics)({"loss": dl.average(losses[-1])})'),
-        ('mlflow.pytorch.log_model(model, "net")', 'dl.rank0(mlflow.pytorch.log_model)(model, "net")'),
-        ('mlflow.pytorch.load_model("net")', 'mlflow.pytorch.load_model("net")'),
-        ('wandb.log({"loss": meter.value})', 'wandb.log({"loss": dl.average(meter.value)})'),
-        ('experiment.log_metric("loss", sum(losses) / len(losses))',
-         'experiment.log_metric("loss", dl.average(sum(losses) / len(losses)))'),
+        (
+            'mlflow.log_metric("loss", meter.value, step=epoch)',
+            'dl.rank0(mlflow.log_metric)("loss", meter.value, step=epoch)',
+            METER,
+        ),
+        ('mlflow.log_metrics({"loss": losses[-1]})', 'dl.rank0(mlflow.log_metrics)({"loss": losses[-1]})', LOSSES),
+        ('mlflow.pytorch.log_model(model, "net")', 'dl.rank0(mlflow.pytorch.log_model)(model, "net")', ""),
+        ('mlflow.pytorch.load_model("net")', 'mlflow.pytorch.load_model("net")', ""),
+        ('wandb.log({"loss": meter.value})', 'wandb.log({"loss": meter.value})', METER),
+        (
+            'experiment.log_metric("loss", sum(losses) / len(losses))',
+            'experiment.log_metric("loss", sum(losses) / len(losses))',
+            LOSSES,
+        ),
     ],
-)  # fmt: skip
-def test_a_tracker_gets_the_mean_over_the_ranks_from_rank_0(log, written):
+)
+def test_a_tracker_gets_the_numbers_of_all_ranks_from_rank_0(log, written, reduced):
     text = port(SCRIPT.format(log=log)).text
     assert f"    {written}\n" in text
+    assert reduced in text
     assert "experiment = dl.rank0(Experiment)(" in text

@@ -145,11 +145,15 @@ def test_the_optimizer_of_a_model_within_the_fitted_one_averages() -> None:
     assert "dl.distribute(net.part)" not in alone
 
 
-TWICE = ["with tf.GradientTape() as outer:", "    with tf.GradientTape() as inner:",
-         "        loss = tf.reduce_mean((self(x) - y) ** 2)",
-         "    first = inner.gradient(loss, self.trainable_variables)",
-         "second = outer.gradient(first, self.trainable_variables)",
-         "grads = [0.9 * a + 0.1 * b for a, b in zip(first, second)]", APPLY]  # fmt: skip
+TWICE = [
+    "with tf.GradientTape() as outer:",
+    "    with tf.GradientTape() as inner:",
+    "        loss = tf.reduce_mean((self(x) - y) ** 2)",
+    "    first = inner.gradient(loss, self.trainable_variables)",
+    "second = outer.gradient(first, self.trainable_variables)",
+    "grads = [0.9 * a + 0.1 * b for a, b in zip(first, second)]",
+    APPLY,
+]
 
 
 def test_gradients_that_another_tape_goes_on_from_are_left_to_the_optimizer() -> None:

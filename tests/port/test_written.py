@@ -40,12 +40,18 @@ def ported(before: str, at: str) -> str:
         ("", "frame.to_sql('runs', engine)", "dl.rank0(frame.to_sql)("),
         ("from loguru import logger\nlogger.add('t.log')", "logger.info('done')", "dl.rank0(logger.add)('t.log')"),
         ("from loguru import logger", "logger.info('done')", "dl.rank0(logger.info)('done')"),
-        ("import sqlite3\ndb = sqlite3.connect('r.db')", "db.execute('insert into r values (1)')",
-         "dl.rank0(sqlite3.connect)('r.db')"),
-        ("import numpy as np\nkept = np.memmap('k', mode='w+', shape=(3,))", "kept[epoch] = 1.0",
-         "dl.rank0(np.memmap)('k', mode='w+', shape=(3,))"),
+        (
+            "import sqlite3\ndb = sqlite3.connect('r.db')",
+            "db.execute('insert into r values (1)')",
+            "dl.rank0(sqlite3.connect)('r.db')",
+        ),
+        (
+            "import numpy as np\nkept = np.memmap('k', mode='w+', shape=(3,))",
+            "kept[epoch] = 1.0",
+            "dl.rank0(np.memmap)('k', mode='w+', shape=(3,))",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_writes_writes_on_rank_0(before, at, becomes):
     assert becomes in ported(before, at)
 
@@ -53,15 +59,24 @@ def test_what_writes_writes_on_rank_0(before, at, becomes):
 @pytest.mark.parametrize(
     ("before", "at", "stays"),
     [
-        ("import sqlite3\ndb = sqlite3.connect('r.db')\nrows = db.execute('SELECT * FROM r')", "pass",
-         "db = sqlite3.connect('r.db')"),
-        ("import numpy as np\nkept = np.memmap('k', mode='w+', shape=(3,))", "kept[epoch] = kept[0] + 1",
-         "kept = np.memmap('k', mode='w+', shape=(3,))"),
+        (
+            "import sqlite3\ndb = sqlite3.connect('r.db')\nrows = db.execute('SELECT * FROM r')",
+            "pass",
+            "db = sqlite3.connect('r.db')",
+        ),
+        (
+            "import numpy as np\nkept = np.memmap('k', mode='w+', shape=(3,))",
+            "kept[epoch] = kept[0] + 1",
+            "kept = np.memmap('k', mode='w+', shape=(3,))",
+        ),
         ("name = 'loss'.replace('l', 'L')", "pass", "name = 'loss'.replace('l', 'L')"),
-        ("from torch.utils.tensorboard import SummaryWriter", "isinstance(w, SummaryWriter)",
-         "isinstance(w, SummaryWriter)"),
+        (
+            "from torch.utils.tensorboard import SummaryWriter",
+            "isinstance(w, SummaryWriter)",
+            "isinstance(w, SummaryWriter)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_read_too_or_writes_nothing_stays(before, at, stays):
     assert stays in ported(before, at)
 
@@ -92,3 +107,23 @@ for epoch in range(3): train(); torch.save(model, 'm.pt')
 """
         ).text
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "alone"),
+    [
+        ('["gsutil", "cp", tmp_model, "gs://bucket/model.pt"]', True),  # a name tells nothing
+        ('["cp", local, "more.tar"]', False),  # it is in /tmp, by whatever name
+        ('["cp", local, "gs://bucket/more.tar"]', True),
+        ('f"aws s3 cp {local} s3://bucket/free/"', True),
+        ('"tar xf data.tar -C " + os.environ["SLURM_TMPDIR"]', False),
+        ('"python prepare.py --free --clear"', True),
+        ('"nvidia-smi -q | head"', False),
+        ('"cp data.tar {}/".format(tempfile.gettempdir())', False),
+        ('shlex.split("scp out.pt me@host:runs/")', True),
+    ],
+)
+def test_a_command_is_each_ranks_own_by_what_it_does_not_by_what_its_variables_are_called(command, alone):
+    names = 'import os, shlex, subprocess, tempfile\ntmp_model = "/var/model.pt"\nlocal = "/tmp/data.tar"'
+    text = port(LOOP.replace("BEFORE", names).replace("AT", "pass") + f"subprocess.check_call({command})\n").text
+    assert ("dl.rank0(subprocess.check_call)(" in text) is alone

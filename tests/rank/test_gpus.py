@@ -117,10 +117,17 @@ def test_more_ranks_than_gpus_share_the_near_ones():
 
 
 def test_nvidia_gpus_are_found_in_pci_order_when_their_device_is_here(tmp_path: Path):
-    files = {"sys/devices/system/node/node0/cpulist": "0-3", "sys/devices/system/node/node1/cpulist": "4-7",
-             "dev/nvidia0": "", "dev/nvidia1": ""}  # fmt: skip
-    for bus, uuid, minor, node in (("0000:81:00.0", "GPU-z", 1, 1), ("0000:01:00.0", "GPU-y", 0, 0),
-                                   ("0000:A1:00.0", "GPU-x", 2, 1)):  # fmt: skip
+    files = {
+        "sys/devices/system/node/node0/cpulist": "0-3",
+        "sys/devices/system/node/node1/cpulist": "4-7",
+        "dev/nvidia0": "",
+        "dev/nvidia1": "",
+    }
+    for bus, uuid, minor, node in (
+        ("0000:81:00.0", "GPU-z", 1, 1),
+        ("0000:01:00.0", "GPU-y", 0, 0),
+        ("0000:A1:00.0", "GPU-x", 2, 1),
+    ):
         facts = f"Model: \t\t A100\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}"
         files[f"proc/driver/nvidia/gpus/{bus}/information"] = facts
         files[f"sys/bus/pci/devices/{bus.lower()}/numa_node"] = str(node)
@@ -145,8 +152,11 @@ def test_intel_gpus_are_tiles_named_as_the_hierarchy_wants(tmp_path: Path, hiera
     a_desktops_own = "sys/class/drm/card0/device"
     files = {f"{a_desktops_own}/vendor": "0x8086", f"{a_desktops_own}/class": "0x030000"}
     for card in (1, 2):
-        files |= {f"sys/class/drm/card{card}/device/vendor": "0x8086",
-                  f"sys/class/drm/card{card}/device/class": "0x038000",
-                  f"sys/class/drm/card{card}/gt/gt0/id": "0", f"sys/class/drm/card{card}/gt/gt1/id": "1"}  # fmt: skip
+        files |= {
+            f"sys/class/drm/card{card}/device/vendor": "0x8086",
+            f"sys/class/drm/card{card}/device/class": "0x038000",
+            f"sys/class/drm/card{card}/gt/gt0/id": "0",
+            f"sys/class/drm/card{card}/gt/gt1/id": "1",
+        }
     vendor, found = gpus(write(tmp_path, files), {"ZE_FLAT_DEVICE_HIERARCHY": hierarchy})
     assert (vendor, [gpu.name for gpu in found]) == ("intel", names.split())

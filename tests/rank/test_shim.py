@@ -14,9 +14,21 @@ import dlrun.rank.log as log_module
 from dlrun.rank.log import Log, crashed_at
 from dlrun.rank.script import what, where
 
-SPEC = {"ranks": 1, "nnodes": 1, "backend": "local", "kind": "script", "show": [0], "home": [], "token": "",
-        "silence": 20, "torchrun": False, "serial_after": 60.0, "place": {"bind": False, "cores": None, "gpus": None},
-        "inherit": {}, "env": {}}  # fmt: skip
+SPEC = {
+    "ranks": 1,
+    "nnodes": 1,
+    "backend": "local",
+    "kind": "script",
+    "show": [0],
+    "server": [],
+    "token": "",
+    "silence": 20,
+    "torchrun": False,
+    "serial_after": 60.0,
+    "place": {"bind": False, "cores": None, "gpus": None},
+    "inherit": {},
+    "env": {},
+}
 
 
 def test_a_log_on_a_full_disk_is_told_once_and_ends_no_training(tmp_path):
@@ -26,8 +38,9 @@ def test_a_log_on_a_full_disk_is_told_once_and_ends_no_training(tmp_path):
     line = [sys.executable, "-W", "error", "-m", "dlrun.rank", "--spec", "spec.json", "--", "train.py"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "epoch 0\nepoch 1\nepoch 2\n")
-    assert done.stderr == ("dlrun: rank-0.log cannot be written (No space left on device); "
-                           "the job goes on without it\n"), "nor does Python warn of a file left open"  # fmt: skip
+    assert done.stderr == (
+        "dlrun: rank-0.log cannot be written (No space left on device); the job goes on without it\n"
+    ), "nor does Python warn of a file left open"
 
 
 def test_of_a_crash_the_frames_of_the_script_are_shown_and_where_it_was(tmp_path):
@@ -46,14 +59,19 @@ def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path):
     line = [sys.executable, "-m", "dlrun.rank", "--spec", "runs/spec.json", "--", "train.py"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (f"dlrun: {socket.gethostname()} cannot read runs/spec.json (No such file or directory): "
-                           "the run directory must lie where every node sees it\n")  # fmt: skip
+    assert done.stderr == (
+        f"dlrun: {socket.gethostname()} cannot read runs/spec.json (No such file or directory): "
+        "the run directory must lie where every node sees it\n"
+    )
 
 
-@pytest.mark.parametrize(("script", "code", "told"), [
-    ("raise SystemExit(256)\n", 0, ""),  # of an exit code the system keeps the lowest 8 bits
-    ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E\n", 1, "E"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "code", "told"),
+    [
+        ("raise SystemExit(256)\n", 0, ""),  # of an exit code the system keeps the lowest 8 bits
+        ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E\n", 1, "E"),
+    ],
+)
 def test_odd_ends_are_told_as_python_has_them(tmp_path, script, code, told):
     (tmp_path / "spec.json").write_text(json.dumps({**SPEC, "run_dir": str(tmp_path)}))
     (tmp_path / "train.py").write_text(script)
@@ -91,20 +109,36 @@ FRAMES = """in user code:
     """
 
 
-@pytest.mark.parametrize(("message", "said"), [
-    (FRAMES + "CommError: rank 1 has left\n    in step 3\n", "CommError: rank 1 has left"),
-    (FRAMES + "ValueError: Exception encountered when calling layer 'a' (type A).\n    \n    Cannot reshape\n    ",
-     "ValueError: Cannot reshape"),
-    ("Exception encountered when calling A.call().\n\n\33[1mNo such size: 3\33[0m\n\nArguments received by A.call():",
-     "RuntimeError: No such size: 3"),
-    ("Graph execution error:\n\nDetected at node Gather defined at (most recent call last):\n  File \"t.py\", line 5,"
-     " in f\n\nindices = 7 is not in [0, 3)\n\t [[{{node Gather}}]] [Op:f]",
-     "RuntimeError: indices = 7 is not in [0, 3)"),
-    ("Graph execution error:\n\nDetected at node Gather defined at\n\nindices = 7", "RuntimeError: indices = 7"),
-    ("Error(s) in loading state_dict for Net:\n\tMissing key(s): a.", "RuntimeError: Error(s) in loading state_dict "
-     "for Net: Missing key(s): a."),
-    ("no such\nthing", "RuntimeError: no such"), ("in user code:", "RuntimeError"), ("", "RuntimeError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (FRAMES + "CommError: rank 1 has left\n    in step 3\n", "CommError: rank 1 has left"),
+        (
+            FRAMES
+            + "ValueError: Exception encountered when calling layer 'a' (type A).\n    \n    Cannot reshape\n    ",
+            "ValueError: Cannot reshape",
+        ),
+        (
+            "Exception encountered when calling A.call().\n\n\33[1mNo such size: 3\33[0m\n\n"
+            "Arguments received by A.call():",
+            "RuntimeError: No such size: 3",
+        ),
+        (
+            "Graph execution error:\n\nDetected at node Gather defined at (most recent call last):\n"
+            '  File "t.py", line 5,'
+            " in f\n\nindices = 7 is not in [0, 3)\n\t [[{{node Gather}}]] [Op:f]",
+            "RuntimeError: indices = 7 is not in [0, 3)",
+        ),
+        ("Graph execution error:\n\nDetected at node Gather defined at\n\nindices = 7", "RuntimeError: indices = 7"),
+        (
+            "Error(s) in loading state_dict for Net:\n\tMissing key(s): a.",
+            "RuntimeError: Error(s) in loading state_dict for Net: Missing key(s): a.",
+        ),
+        ("no such\nthing", "RuntimeError: no such"),
+        ("in user code:", "RuntimeError"),
+        ("", "RuntimeError"),
+    ],
+)
 def test_of_an_error_the_line_is_told_that_says_what_it_is(message, said):
     assert what(RuntimeError(message)) == said
     assert where(None, RuntimeError(message)) == ("/home/me/train.py:4" if message.startswith(FRAMES) else "")

@@ -57,10 +57,12 @@ def test_rates_efficiencies_figures_and_a_page_that_needs_no_network(folder: Pat
     assert rows["weak", 1]["mean"] == 101.5
     assert rows["weak", 2]["efficiency"] == pytest.approx(181.5 / 203)
     assert result["target"] == pytest.approx(0.9)
-    logs = [p.read_text() for p in folder.glob("dlrun-runs/*/rank-0.log")]
+    logs = [p.read_text() for p in folder.glob("dlrun-runs/2*/rank-0.log")]
     assert sorted(re.search(r"batch .*", log)[0] for log in logs if "batch" in log) == [  # type: ignore[index]
-        "batch 32 lr 0.25", "batch 64 lr 0.5", "batch 64 lr 0.5",
-    ]  # fmt: skip
+        "batch 32 lr 0.25",
+        "batch 64 lr 0.5",
+        "batch 64 lr 0.5",
+    ]
     assert "90 %" in done.stdout or "89 %" in done.stdout
     page = (folder / "dlrun-scale" / "report.html").read_text()
     pytest.importorskip("matplotlib")
@@ -148,6 +150,16 @@ def test_what_goes_wrong_is_said(
     assert said in done.stderr
 
 
+def test_a_run_that_fails_leaves_those_before_it(folder: Path) -> None:
+    fails = SCRIPT.replace("n = MPI", "if MPI.COMM_WORLD.Get_size() == 2: raise ValueError('too many')\nn = MPI")
+    (folder / "fails.py").write_text(fails)
+    done = scale(folder, "fails.py", "-n", "1,2")
+    assert done.returncode == 1 and "Measured" in done.stdout, done.stderr
+    assert "a run failed: the tables hold the runs that were done" in done.stderr
+    assert "dlrun: the weak run with -n 2 failed: rank " in done.stderr and "ValueError: too many" in done.stderr
+    assert [run["ranks"] for run in json.loads((folder / "dlrun-scale/scale.json").read_text())["runs"]] == [1]
+
+
 SAVES = """
 import os, sys
 import torch
@@ -186,8 +198,14 @@ def test_no_run_writes_over_the_users_files_or_goes_on_from_what_another_has_sav
     assert done.returncode == 0, done.stderr
     assert {name: (here / name).read_text() for name in mine} == mine
     assert {path.name for path in here.iterdir()} == {
-        "data", "model.pt", "log.txt", "train_dist.py", "settings.py", "dlrun-runs", "dlrun-scale",
-    }  # fmt: skip
+        "data",
+        "model.pt",
+        "log.txt",
+        "train_dist.py",
+        "settings.py",
+        "dlrun-runs",
+        "dlrun-scale",
+    }
     for run in json.loads(done.stdout)["runs"]:
         root = here / run["files"]
         wrote = {path.name: path for path in root.rglob("*") if not path.is_dir()}
@@ -209,7 +227,7 @@ def test_a_module_of_a_package_is_measured_apart_too(folder: Path) -> None:
     (package / "main.py").write_text("from .name import NAME\nopen(NAME, 'w').close()\n" + text)
     done = scale(folder, "-n", "1", "-m", "trains.main")
     assert done.returncode == 0, done.stderr
-    assert len(list(folder.glob("dlrun-runs/*/files/**/made.txt"))) == 1
+    assert len(list(folder.glob("dlrun-runs/2*/files/**/made.txt"))) == 1
     assert not (folder / "made.txt").exists()
 
 
@@ -225,7 +243,7 @@ def test_runs_of_other_programs_than_pythons_do_not_go_on_from_each_other_either
         done = scale(here, name, "-n", "1", "--repeats", "2")
         assert done.returncode == 0, done.stderr
         assert {path.name for path in here.iterdir()} == {"train.sh", "data.csv", "dlrun-runs", "dlrun-scale"}
-    assert len(list(here.glob("dlrun-runs/*/files/**/last.pt"))) == 4
+    assert len(list(here.glob("dlrun-runs/2*/files/**/last.pt"))) == 4
 
 
 LISTENS = """
@@ -245,12 +263,12 @@ def test_links_that_nobody_needs_do_not_stay_after_an_interruption(tmp_path: Pat
     line = [sys.executable, "-m", "dlrun", "scale", "-n", "1", "train_dist.py"]
     process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.DEVNULL)
     by = time.monotonic() + 120
-    while not list(tmp_path.glob("dlrun-runs/*/files/**/begun")):
+    while not list(tmp_path.glob("dlrun-runs/2*/files/**/begun")):
         assert process.poll() is None and time.monotonic() < by
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=120) == 130
-    left = [path.name for path in tmp_path.glob("dlrun-runs/*/files/**/*") if not path.is_dir()]
+    left = [path.name for path in tmp_path.glob("dlrun-runs/2*/files/**/*") if not path.is_dir()]
     assert left == ["begun"]
 
 
@@ -259,7 +277,7 @@ def test_a_run_that_saved_and_stopped_because_it_was_told_to_is_no_measurement(t
     line = [sys.executable, "-m", "dlrun", "scale", "-n", "1", "train_dist.py"]
     process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     by = time.monotonic() + 120
-    while not list(tmp_path.glob("dlrun-runs/*/listens")):
+    while not list(tmp_path.glob("dlrun-runs/2*/listens")):
         assert process.poll() is None and time.monotonic() < by
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)

@@ -6,7 +6,7 @@ import pytest
 
 from dlrun.scale.predict import Model, errors, fit
 from dlrun.scale.reading import Point, Reading
-from dlrun.scale.report import predicted
+from dlrun.scale.report import measured, predicted
 from dlrun.scale.result import Run, Study, common_target, rows, time_to
 
 
@@ -82,8 +82,21 @@ def test_ranks_that_share_cores_are_told_from_ranks_that_communicate() -> None:
 
 def test_the_model_says_what_its_times_are_of() -> None:
     def note(unit: str) -> str:
-        runs = tuple(Run("weak", n, 0, 9.0, Reading((0.5 * n,), (), unit)) for n in (1, 2))
+        runs = tuple(Run("weak", n, 0, 9.0, Reading((0.5 * n,), (), unit)) for n in (1, 2, 4))
         return predicted(Study("train.py", 8, "1", runs))[0].note
 
     assert note("epochs/s").startswith("per epoch and rank: 2.00 s of computing, ")
     assert note("samples/s").startswith("per sample and rank: 2.00 s of computing, ")
+
+
+def test_two_numbers_of_ranks_give_no_model_and_what_no_run_printed_no_column() -> None:
+    def study(*counts: int) -> Study:
+        runs = tuple(Run("weak", n, 0, 9.0, Reading((0.5 * n,), ())) for n in counts)
+        return Study("train.py", 8, "1", runs)
+
+    assert predicted(study(1, 2)) == []
+    table = measured(study(1, 2), None)
+    assert table.head == ("mode", "ranks", "samples/s", "deviation", "values", "speed-up", "efficiency", "job")
+    assert {len(row) for row in table.rows} == {len(table.head)}
+    assert table.note.endswith("a model of more ranks takes a third number of them")
+    assert len(predicted(study(1, 2, 4))) == 1 and "third number" not in measured(study(1, 2, 4), None).note

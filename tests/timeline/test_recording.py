@@ -11,8 +11,8 @@ from pathlib import Path
 
 import perfetto_reader
 import pytest
-from dl_comm.ring import Ring
 from dl_comm.timeline import offset
+from dl_comm.timeline_ring import Ring
 
 from dlrun.timeline.rings import read, read_all
 
@@ -109,8 +109,14 @@ dl.finalize()
 def launch(folder: Path, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     (folder / "train_dist.py").write_text(TORCH)
     command = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--timeline", "trace.json", "--log-dir", "logs"]
-    return subprocess.run([*command, *options, "train_dist.py", *words], cwd=folder, capture_output=True, text=True,
-                          timeout=120, check=False)  # fmt: skip
+    return subprocess.run(
+        [*command, *options, "train_dist.py", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 @needs_mpi
@@ -118,7 +124,7 @@ def test_every_phase_of_a_run_is_recorded_and_a_window_keeps_its_steps_alone(tmp
     pytest.importorskip("torch")
     done = launch(tmp_path, "overlap", options=("--timeline-steps", "4:7"))
     assert done.returncode == 0, done.stderr
-    tracks = read_all(tmp_path / "logs")
+    tracks = read_all(tmp_path / "logs/latest")
     assert [t.rank for t in tracks] == [0, 1]
     for track in tracks:
         kinds = [e.kind for e in track.events]
@@ -132,8 +138,8 @@ def test_every_phase_of_a_run_is_recorded_and_a_window_keeps_its_steps_alone(tmp
         assert all(e.begin >= issued[t].begin and e.name == issued[t].name for t, e in flights.items())
     whole = launch(tmp_path, options=("--log-dir", "all"))
     assert whole.returncode == 0, whole.stderr
-    assert "checkpoint" in {e.kind for e in read_all(tmp_path / "all")[0].events}
-    assert set(read_all(tmp_path / "all")[0].steps()) == set(range(1, 12))
+    assert "checkpoint" in {e.kind for e in read_all(tmp_path / "all/latest")[0].events}
+    assert set(read_all(tmp_path / "all/latest")[0].steps()) == set(range(1, 12))
 
 
 @needs_mpi
@@ -161,7 +167,13 @@ def test_perfetto_opens_the_trace_also_when_a_rank_was_killed(end: str, tmp_path
     assert phases["wait"] >= steps
     assert not faults
     assert not crossing
-    again = subprocess.run([sys.executable, "-m", "dlrun", "timeline", "trace.json"], cwd=tmp_path, capture_output=True,
-                           text=True, timeout=60, check=False)  # fmt: skip
+    again = subprocess.run(
+        [sys.executable, "-m", "dlrun", "timeline", "trace.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert again.stdout.splitlines()[0] == done.stdout.splitlines()[0]
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

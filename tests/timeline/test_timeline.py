@@ -64,8 +64,11 @@ def test_exchanges_in_another_order_on_another_rank_still_meet() -> None:
 
 
 def test_overlap_is_what_of_the_reductions_was_not_waited_for() -> None:
-    flight = (Event("issue", "b", 0.0, 0.001, 8, 7), Event("reduce", "b", 0.001, 0.011, 8, 7),
-              Event("wait", "b", 0.009, 0.012, 8, 7))  # fmt: skip
+    flight = (
+        Event("issue", "b", 0.0, 0.001, 8, 7),
+        Event("reduce", "b", 0.001, 0.011, 8, 7),
+        Event("wait", "b", 0.009, 0.012, 8, 7),
+    )
     assert overlap(Track(0, "", 0, flight)) == pytest.approx(0.8)
     assert overlap(FAST) is None
 
@@ -79,13 +82,19 @@ def test_time_is_charged_to_the_innermost_phase() -> None:
 
 def test_the_largest_costs_are_named_with_their_seconds_in_a_step() -> None:
     assert costs(split([FAST, SLOW]))[:2] == [
-        ("forward/backward", pytest.approx(0.0055)), ("wait for rank 1", pytest.approx(0.0035)),
-    ]  # fmt: skip
+        ("forward/backward", pytest.approx(0.0055)),
+        ("wait for rank 1", pytest.approx(0.0035)),
+    ]
 
 
 def test_forward_is_told_from_backward_where_backward_was_recorded() -> None:
-    events = (Event("init", "join", 0.0, 0.1), Event("backward", "b", 0.5, 0.6), Event("mark", "step", 0.7, 0.7),
-              Event("backward", "b", 0.9, 1.0), Event("allreduce", "average", 1.2, 1.3))  # fmt: skip
+    events = (
+        Event("init", "join", 0.0, 0.1),
+        Event("backward", "b", 0.5, 0.6),
+        Event("mark", "step", 0.7, 0.7),
+        Event("backward", "b", 0.9, 1.0),
+        Event("allreduce", "average", 1.2, 1.3),
+    )
     kinds = [e.kind for e in with_gaps(Track(0, "", 0, events))]
     assert kinds == ["init", "set-up", "backward", "forward", "backward", "script", "allreduce"]
 

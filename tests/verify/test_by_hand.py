@@ -12,6 +12,7 @@ import torch
 
 from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.tracer.by_hand import ByHand, rate
+from dlrun.verify.tracer.recorder import Orders
 from dlrun.verify.tracer.tensors import leaves, tensor_note
 
 
@@ -19,7 +20,7 @@ class Journal:
     """What the updates are noted in."""
 
     def __init__(self) -> None:
-        self.steps, self.events = 0, []
+        self.steps, self.events, self.orders = 0, [], Orders("", "", "", "", 6, 3)
 
     def note(self, kind: str, **facts: Any) -> None:
         self.events.append((kind, facts))

@@ -231,7 +231,7 @@ def test_keeping_the_global_batch_needs_batches_that_divide() -> None:
     assert "random numbers" in whole.reason_against(between, 2, dealt=True)
     assert whole.reason_against(between, 2, dealt=True, alike=True) == ""
     listed = event("loader", loader=0, sampler="NoneType", custom=True)
-    assert "dealt out whole" in whole.reason_against(run([listed, *epoch([[0, 1]])]), 2)
+    assert "sharded whole" in whole.reason_against(run([listed, *epoch([[0, 1]])]), 2)
 
 
 def test_rounding_passes_and_another_loss_does_not() -> None:
@@ -338,8 +338,16 @@ def test_a_hidden_state_is_each_rank_s_own_and_what_losses_are_made_of_else_is_n
 def test_a_seed_that_the_port_sets_once_more_is_named_and_a_sampler_that_does_not_train_is_not(loader: int) -> None:
     def read(sample: int, *seeds: Event) -> Run:
         made = event("loader", loader=loader, made=0, sampler="DistributedSampler", custom=True)
-        return run([event("seed", "a.py:3", generator="torch", fixed=True), *seeds, made, optimizer(),
-                    *epoch([[sample]]), step(1, 0.9 + sample)])  # fmt: skip
+        return run(
+            [
+                event("seed", "a.py:3", generator="torch", fixed=True),
+                *seeds,
+                made,
+                optimizer(),
+                *epoch([[sample]]),
+                step(1, 0.9 + sample),
+            ]
+        )
 
     check = same("identity", read(0), read(0), read(1, event("seed", "a.py:8", generator="torch", fixed=True)))
     said = "torch is seeded at a.py:8, where the serial script goes on" if loader else "DistributedSampler has an order"
@@ -396,14 +404,20 @@ def test_a_loss_that_weighs_samples_or_compares_them_is_no_fault_of_the_port() -
     assert whole.of_sums(serial, run(stepped(0.95, 0.25, 0.8).root.events, []), half)
     assert not whole.of_sums(serial, run(stepped(0.95, 0.125, 0.8).root.events, []), half)  # a quarter on 2 ranks
     two = [event("optimizer", **optimizer().facts | {"params": [note(1.0, 1.0)]})]
-    one, other = (run([*two, step(1, 0.9, grads=[note(*grad)], params=[note(*after)])], [])
-                  for grad, after in (((0.5, 0.5), (0.9, 0.9)), ((0.5, 0.1), (0.9, 0.98))))  # fmt: skip
+    one, other = (
+        run([*two, step(1, 0.9, grads=[note(*grad)], params=[note(*after)])], [])
+        for grad, after in (((0.5, 0.5), (0.9, 0.9)), ((0.5, 0.1), (0.9, 0.98)))
+    )
     assert whole.reproduces(one, other, loud=one).status == "n/a"
     assert whole.reproduces(one, other, grown=True).status == "n/a"
     assert whole.reproduces(one, other).fault == "other-gradient"
-    one, other = (run([*two, step(1, 0.9, grads=[note(*grad)], params=[note(0.9, 0.9)]),
-                       step(2, 0.9, params=[note(0.8, after)])], [])
-                  for grad, after in (((0.5, 0.5), 0.8), ((0.5, 0.1), 0.85)))  # fmt: skip
+    one, other = (
+        run(
+            [*two, step(1, 0.9, grads=[note(*grad)], params=[note(0.9, 0.9)]), step(2, 0.9, params=[note(0.8, after)])],
+            [],
+        )
+        for grad, after in (((0.5, 0.5), 0.8), ((0.5, 0.1), 0.85))
+    )
     assert whole.reproduces(one, other, grown=True).status == "n/a"  # whatever its gradients, Adam starts with one step
 
 

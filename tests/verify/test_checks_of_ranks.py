@@ -119,8 +119,10 @@ def test_a_fold_that_the_next_one_tests_on_is_no_leak_whatever_the_numbers_of_it
 
     trained = epoch([[0, 1], [2, 3]])
     serial, (one, two) = run(folds(1)), (folds(7), folds(7))
-    shares = [[e for e in part if e.kind != "batch" or e["epoch"] or e["indices"] == mine]
-              for part, mine in ((one, [0, 1]), (two, [2, 3]))]  # fmt: skip
+    shares = [
+        [e for e in part if e.kind != "batch" or e["epoch"] or e["indices"] == mine]
+        for part, mine in ((one, [0, 1]), (two, [2, 3]))
+    ]
     check = data.shards(serial, run(*shares))
     assert check.status == "passed", check
 
@@ -154,11 +156,15 @@ def test_a_rate_that_is_as_high_as_another_and_was_forgotten_is_told_from_one_th
     def stepped(*rates: float) -> Event:
         return event("step", "train.py:9", **step(1, 0.9).facts | {"lr": list(rates)})
 
-    serial, scaled = run([*epoch([[0, 1]]), stepped(0.1, 0.1)]), event("return", fn="lr_scale", lr=0.1, result=0.2,
-                                                                       rule="linear")  # fmt: skip
+    serial, scaled = (
+        run([*epoch([[0, 1]]), stepped(0.1, 0.1)]),
+        event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear"),
+    )
     of_graph = event("return", fn="lr_scale", lr=None, result=None, rule="linear")  # a tensor that has no value yet
-    checks = [rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), stepped(0.1, 0.2)], epoch([[2, 3]])))
-              for calls in ([scaled], [scaled, scaled], [scaled, of_graph])]  # fmt: skip
+    checks = [
+        rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), stepped(0.1, 0.2)], epoch([[2, 3]])))
+        for calls in ([scaled], [scaled, scaled], [scaled, of_graph])
+    ]
     assert [check.fault for check in checks] == ["lost-scaling"] * 3
     assert ["another rate" in check.finding for check in checks] == [True, False, True]
 
@@ -347,8 +353,10 @@ def test_a_warm_up_starts_at_the_serial_rate() -> None:
     ("one", "other", "fault"), [("aa", "aa", ""), ("aa", "bb", "weights-differ"), ("ab", "cd", ""), ("", "", "")]
 )
 def test_class_weights_that_each_rank_counted_for_itself_are_told_from_those_of_batches(one, other, fault) -> None:
-    ranks = [[e for k, made in enumerate(made_of, 1) for e in (event("weighs", "t.py:4", classes=made), step(k, 0.9))]
-             for made_of in (one, other)]  # fmt: skip
+    ranks = [
+        [e for k, made in enumerate(made_of, 1) for e in (event("weighs", "t.py:4", classes=made), step(k, 0.9))]
+        for made_of in (one, other)
+    ]
     check = classes(run(*ranks))
     assert ((check.fault, check.where) if check else ("", "")) == (fault, "t.py:4" if fault else "")
 
@@ -429,11 +437,14 @@ def test_a_file_moved_into_place_by_rank_0_has_one_writer() -> None:
     assert ranks.one_writer(run(moved, moved)).fault == "save-by-every-rank"
 
 
-@pytest.mark.parametrize(("made", "shares", "fault"), [
-    (1, ([4, 1], [2, 3]), ""),  # 4 in the place of 0, by parameters that are others by now
-    (1, ([4, 1], [1, 4]), "overlapping-shards"),
-    (0, ([4, 1], [2, 3]), "lost-samples"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("made", "shares", "fault"),
+    [
+        (1, ([4, 1], [2, 3]), ""),  # 4 in the place of 0, by parameters that are others by now
+        (1, ([4, 1], [1, 4]), "overlapping-shards"),
+        (0, ([4, 1], [2, 3]), "lost-samples"),
+    ],
+)
 def test_samples_that_the_model_chooses_after_some_steps_may_be_others_on_n_ranks(made, shares, fault) -> None:
     def chosen(*batches: list[int]) -> list[Event]:
         return [*(step(k, 0.9) for k in range(made)), *epoch(list(batches))]

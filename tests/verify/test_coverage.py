@@ -224,8 +224,11 @@ def test_a_batch_that_all_ranks_read_and_then_cut_is_judged_by_what_the_model_is
 
 def laid_across(*steps: tuple[list[int], list[int]]) -> list[Event]:
     """One rank's steps of inputs laid out (time, batch): the numbers of the rows, and of the columns."""
-    return [e for i, (rows, columns) in enumerate(steps, 1)
-            for e in (event("forward", rows={"x": rows}, columns={"x": columns}), step(i, 0.9))]  # fmt: skip
+    return [
+        e
+        for i, (rows, columns) in enumerate(steps, 1)
+        for e in (event("forward", rows={"x": rows}, columns={"x": columns}), step(i, 0.9))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -259,6 +262,14 @@ def test_samples_that_are_columns_are_counted_as_such(columns, said, sizes) -> N
     ids=["in equal shares", "drawn otherwise", "padded", "each a batch"],
 )
 def test_batches_that_the_port_deals_out_are_the_serial_ones(ranks, states, dealt) -> None:
-    sharded = run(*([event("forward", rows={"x": rows}) if kind else step(i, 0.9, states=states, drew=["torch"])
-                     for i, rows in enumerate(steps, 1) for kind in (1, 0)] for steps in ranks))  # fmt: skip
+    sharded = run(
+        *(
+            [
+                event("forward", rows={"x": rows}) if kind else step(i, 0.9, states=states, drew=["torch"])
+                for i, rows in enumerate(steps, 1)
+                for kind in (1, 0)
+            ]
+            for steps in ranks
+        )
+    )
     assert dealt_out(fed(SERIAL[:2]).root, sharded) == dealt

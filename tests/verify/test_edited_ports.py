@@ -18,11 +18,14 @@ from dlrun.verify.trace import Event
 from dlrun.verify.tracer.conditions import TURNS
 
 
-def reading(offset: int, noise: int = 0) -> list[Event]:
-    """Three steps that each read four samples; a sample's content is its number and an offset."""
+def reading(offset: int, noise: int = 0, turned: bool = False) -> list[Event]:
+    """Three steps that each read four samples; a sample's content is its number and an offset.
+
+    ``turned``: the last of a batch comes first.
+    """
     events = [event("epoch", epoch=0, loader=0, data=0, size=12), event("trains", epoch=0)]
     for k in range(3):
-        numbers = list(range(4 * k, 4 * k + 4))
+        numbers = list(range(4 * k, 4 * k + 4))[:: -1 if turned else 1]
         events.append(event("batch", epoch=0, indices=numbers, hash=""))
         events.append(event("forward", rows={"input 1": [i + offset + noise * (k + 1) for i in numbers]}))
         events.append(step(k + 1, 0.9))
@@ -31,9 +34,14 @@ def reading(offset: int, noise: int = 0) -> list[Event]:
 
 @pytest.mark.parametrize(("offset", "noise", "fault"), [(0, 0, ""), (100, 0, "data-differs"), (100, 1000, "")])
 def test_data_that_each_rank_makes_for_itself_are_told_from_noise(offset, noise, fault) -> None:
-    check = contents(run(reading(0, noise)), run(reading(0, 2 * noise), reading(offset, 3 * noise)), "shards")
+    ranks = run(reading(0, 2 * noise, turned=True), reading(offset, 3 * noise))
+    check = contents(run(reading(0, noise)), ranks, "shards")
     assert (check.fault if check else "") == fault
     assert check is None or "sample 0 is another one on rank 1" in check.finding
+
+
+def test_noise_that_rank_0_draws_in_the_same_place_as_1_rank_is_no_sample() -> None:
+    assert contents(run(reading(0)), run(reading(0), reading(100)), "shards") is None
 
 
 def test_a_sequence_is_as_long_as_the_longest_of_its_batch() -> None:
@@ -96,7 +104,7 @@ def test_samples_without_targets_that_each_rank_scales_by_its_share_are_told_by_
         (False, False, True, "unsharded-loader", "every rank reads all 20 samples"),
         (True, False, True, "", "each rank reads 20 samples of its own, made after dl.reseed()"),
         (True, False, False, "unsharded-loader", "every rank reads all 20 samples"),
-        (True, True, False, "data-differs", "dl.shard() deals out one of them"),  # a seed of its own for the data
+        (True, True, False, "data-differs", "dl.shard() shards one of them"),  # a seed of its own for the data
     ],
 )
 def test_episodes_that_each_rank_plays_are_no_data_that_none_shares(own, dealt, late, fault, says) -> None:
@@ -139,7 +147,7 @@ def test_a_port_that_fails_before_its_first_step_is_not_run_with_the_serial_batc
     from dlrun.verify.job import Job, Runs
 
     runs = Runs(Job(tmp_path / "a.py", tmp_path / "b.py", ()), tmp_path)
-    assert runs.whole(run([]), run([], []), broken=True).status == "n/a"
+    assert runs.whole(run([]), run([], []), broken=True)[0].status == "n/a"
 
 
 @pytest.mark.parametrize(("rest", "says"), [([[4, 5]], ""), ([[4, 5], [6]], "has 3 batches, 2"), ([[5, 4]], "batch 2")])
@@ -195,7 +203,7 @@ def loop(turns: int, passes: int, batches: int = 4, lr: float = 0.1) -> list[Eve
         (loop(80, 0), loop(20, 0), "too-few-steps"),
         (loop(80, 0), [event("return", fn="steps", count=40, result=20, again=True), *loop(40, 0)], "too-few-steps"),
     ],
-)  # fmt: skip
+)
 def test_epochs_stay_and_steps_are_divided_once(serial, port, fault) -> None:
     check = turns(run(serial), run(*[port] * 2))
     assert (check.fault if check else "") == fault
@@ -223,9 +231,12 @@ def test_a_momentum_that_a_wrong_schedule_cycles_is_no_fault_of_its_own() -> Non
 
 @pytest.mark.parametrize(
     ("state", "seed", "late", "says"),
-    [("b", "0", True, "is drawn from before it is seeded"), ("a", "7", False, "is seeded with 0, and with 7"),
-     ("b", "0", False, "all shared random generators agree")],
-)  # fmt: skip
+    [
+        ("b", "0", True, "is drawn from before it is seeded"),
+        ("a", "7", False, "is seeded with 0, and with 7"),
+        ("b", "0", False, "all shared random generators agree"),
+    ],
+)
 def test_a_seed_that_comes_late_or_is_another_one_in_each_run_is_named_with_its_line(state, seed, late, says) -> None:
     def made(state: str, seed: str, after: float) -> list[Event]:
         given = event("seed", "a.py:7", generator="torch", fixed=True, seed=seed, late=late)
@@ -244,8 +255,9 @@ def test_a_schedule_with_a_floor_is_too_long_where_a_loop_is_known_to_have_fewer
         rates = [0.3 + (high - 0.3) * (40 - k) / 40 for k in range(0, 40, every)]
         made = [step(k + 1, 0.9, lr=rates[k]) for k in range(4)]
         turns = event("decision", "train.py:5", what="batches", values={TURNS: 40 / n})
-        peaks = event("peaks", optimizer=0, rates=[high], made=4, where="train.py:10", told=False,
-                      ahead=[*rates[4:], 0.3])  # fmt: skip
+        peaks = event(
+            "peaks", optimizer=0, rates=[high], made=4, where="train.py:10", told=False, ahead=[*rates[4:], 0.3]
+        )
         return [*scaling, optimizer(), turns, *made, peaks]
 
     check = rate.learning_rate(run(trained(1, 1.0, 1)), run(*[trained(2, 2.0, every)] * 2))

@@ -77,11 +77,13 @@ def test_such_a_loop_ends_when_all_steps_are_made_in_it(cut, last) -> None:
 EVALUATED = (
     ("rand(96, 8)", "rand(192, 8)"),
     ("step, best", "falls = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\nstep, best"),
-    ('            torch.save(model.state_dict(), "model.pt")\n',
-     '            torch.save(model.state_dict(), "model.pt")\n'
-     "    with torch.no_grad():\n        held = (model(torch.tensor(x).float()) - 1).square().mean(dim=1)\n"
-     "    falls.step(held.mean())\n"),
-)  # fmt: skip
+    (
+        '            torch.save(model.state_dict(), "model.pt")\n',
+        '            torch.save(model.state_dict(), "model.pt")\n'
+        "    with torch.no_grad():\n        held = (model(torch.tensor(x).float()) - 1).square().mean(dim=1)\n"
+        "    falls.step(held.mean())\n",
+    ),
+)
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["whole", "own"])

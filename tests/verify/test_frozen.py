@@ -92,13 +92,14 @@ for epoch in range(3):
 
 def test_a_port_that_shows_the_sum_over_the_ranks_is_proved(prove) -> None:
     right = port(SCRIPT).text
-    assert "dl.total(sum(losses)) / len(data)" in right
+    assert "    losses = dl.gather(losses, over=loader)" in right
     verdict = prove(right, serial=SCRIPT, shows=True)
     assert verdict.proved
 
 
 def test_a_port_that_averages_a_sum_is_not_proved(prove) -> None:
-    wrong = port(SCRIPT).text.replace("dl.total(sum(losses)) / len(data)", "dl.average(sum(losses) / len(data))")
+    gathered, shown = "    losses = dl.gather(losses, over=loader)", "{sum(losses) / len(data):.4f}"
+    wrong = port(SCRIPT).text.replace(gathered, "    pass").replace(shown, "{dl.average(sum(losses) / len(data)):.4f}")
     verdict = prove(wrong, serial=SCRIPT, shows=True)
     assert verdict.faults == {"shown-in-part"}
     assert next(c for c in verdict.checks if c.fault).where.startswith("train_dist.py:")

@@ -14,8 +14,14 @@ def thawed(own: float, after: float, sent: bool = True, start: float = 2.0):
     """One rank's steps: with one parameter, then with two, of which dl.gradients() averages the first alone."""
     facts = {"names": ["layer"], "ids": [1], "broadcast": [sent], "params": [note(start)]}
     both = {"grads": [note(0.5), note(own)], "params": [note(0.8), note(after)]}
-    return [optimizer(), averaged(0.5, 0.5), step(1, 0.9), event("joined", "train.py:7", optimizer=0, **facts),
-            averaged(0.5, 0.5), step(2, 0.8, **both)]  # fmt: skip
+    return [
+        optimizer(),
+        averaged(0.5, 0.5),
+        step(1, 0.9),
+        event("joined", "train.py:7", optimizer=0, **facts),
+        averaged(0.5, 0.5),
+        step(2, 0.8, **both),
+    ]
 
 
 def test_a_gradient_of_a_later_parameter_that_is_not_averaged_is_named() -> None:

@@ -32,7 +32,12 @@ def averaged(line: Any) -> Any:
 def followed(before: str, term: str, after: str = "") -> dict[str, Any]:
     """Train five steps: ``before`` once, then in each the loss with ``term``, and ``after``. Returns the last note."""
     noted: dict[str, Any] = {}
-    recorder = SimpleNamespace(inside=0, note=lambda kind, **facts: noted.update(facts), aside=nullcontext)
+    recorder = SimpleNamespace(
+        inside=0,
+        orders=SimpleNamespace(frozen=False, turn_steps=0),
+        note=lambda kind, **facts: noted.update(facts),
+        aside=nullcontext,
+    )
     weight = torch.ones(4, requires_grad=True)
     line = lineage.Lineage(recorder, lambda t: t is weight)  # type: ignore[arg-type]
     space = {"torch": torch, "weight": weight, "data": DATA.clone(), "line": line}
@@ -121,7 +126,13 @@ def test_noise_of_a_generator_is_followed_and_an_order_or_what_was_drawn_before_
 def test_what_the_function_held_that_made_the_last_step_is_known_once_it_is_over(monkeypatch) -> None:
     monkeypatch.setattr(recorder, "is_user_file", lambda name: name == "train.py")
     noted: dict[str, Any] = {}
-    journal = SimpleNamespace(inside=0, steps=0, note=lambda kind, **facts: noted.update(facts), aside=nullcontext)
+    journal = SimpleNamespace(
+        inside=0,
+        steps=0,
+        orders=SimpleNamespace(frozen=False, turn_steps=0),
+        note=lambda kind, **facts: noted.update(facts),
+        aside=nullcontext,
+    )
     trained = training.Training(journal, None, None)  # type: ignore[arg-type]
     source = """
 def main():
@@ -138,7 +149,13 @@ main()
 
 def test_what_was_trained_before_is_held_while_another_model_trains() -> None:
     noted: dict[str, Any] = {}
-    journal = SimpleNamespace(inside=0, steps=0, note=lambda kind, **facts: noted.update(facts), aside=nullcontext)
+    journal = SimpleNamespace(
+        inside=0,
+        steps=0,
+        orders=SimpleNamespace(frozen=False, turn_steps=0),
+        note=lambda kind, **facts: noted.update(facts),
+        aside=nullcontext,
+    )
     none = SimpleNamespace(collect=list, fed=True)
     trained = training.Training(journal, none, none)  # type: ignore[arg-type]
     space = {"teacher": torch.nn.Linear(2, 1), "student": torch.nn.Linear(2, 1)}

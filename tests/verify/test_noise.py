@@ -19,9 +19,11 @@ BATCH, RANKS = 12, 3
 @pytest.fixture
 def draws(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``draws(text, rank, ranks)``: two draws in a row, in which ``b`` is the rank's batch; and what it marked."""
-    names = [*((module, name) for module, known in noise.SIZED.items() for name in known),
-             *((module, name) for module, known in noise.LIKE.items() for name in known),
-             *((torch.Tensor, name) for name in noise.IN_PLACE)]  # fmt: skip
+    names = [
+        *((module, name) for module, known in noise.SIZED.items() for name in known),
+        *((module, name) for module, known in noise.LIKE.items() for name in known),
+        *((torch.Tensor, name) for name in noise.IN_PLACE),
+    ]
     plain = [(owner, name, getattr(owner, name)) for owner, name in names]
 
     def drawn(text: str, rank: int = 0, ranks: int = 1, reading: bool = False) -> list[Any]:
@@ -29,6 +31,7 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setattr(owner, name, function)
         monkeypatch.setenv("DLRUN_SIZE", str(ranks))
         recorder = SimpleNamespace(rank=rank, inside=0, note=lambda kind: None, aside=nullcontext)
+        recorder.orders = SimpleNamespace(global_batch=False)
         watch = SimpleNamespace(mark=lambda count=True: None)
         loaders = SimpleNamespace(local=BATCH // ranks, sizes={0: BATCH // ranks, 1: 24 // ranks}, reading=reading)
         noise.Noise(recorder, watch, loaders).install()  # type: ignore[arg-type]

@@ -34,15 +34,19 @@ def total(local: float, evaluates: bool = False, sum: float = 0.0, at: str = "t.
 )
 def test_a_sum_of_what_all_ranks_have_alike_counts_n_times(given, fault) -> None:
     serial = run(epoch([[0, 1], [2, 3]]))
-    ranks = [[*epoch([[0, 1]]), *(e for _ in range(2) for e in [*map(total, numbers), step(1, 0.9)])]
-             for numbers in given]  # fmt: skip
+    ranks = [
+        [*epoch([[0, 1]]), *(e for _ in range(2) for e in [*map(total, numbers), step(1, 0.9)])] for numbers in given
+    ]
     check = sums(serial, run(*ranks))
     assert (check.fault if check else "") == fault
 
 
 def test_a_sum_of_as_many_samples_as_were_read_of_the_last_epoch_is_one_of_parts() -> None:
-    last = [event("epoch", epoch=1, loader=0, data=0, size=100), event("trains", epoch=1),
-            event("batch", epoch=1, indices=[0, 1], hash="")]  # fmt: skip
+    last = [
+        event("epoch", epoch=1, loader=0, data=0, size=100),
+        event("trains", epoch=1),
+        event("batch", epoch=1, indices=[0, 1], hash=""),
+    ]
     serial = run([*epoch([[0, 1], [2, 3]]), *last])
     ranks = [[*epoch([[own, own + 1]]), total(2), step(1, 0.9)] for own in (0, 2)]
     assert sums(serial, run(*ranks)) is None

@@ -60,16 +60,23 @@ for epoch in range(4):
     print(epoch)
 """
 OF_ARRAYS = (
-    ("import torch\n", "import torch\nimport ml_comm as mc\n\nmc.init_mpi()\n"
-                       "rank, size = mc.get_rank(), mc.get_nranks()\n"),
+    (
+        "import torch\n",
+        "import torch\nimport ml_comm as mc\n\nmc.init_mpi()\nrank, size = mc.get_rank(), mc.get_nranks()\n",
+    ),
     ("lr=0.1", "lr=0.1 * size"),
-    ("for epoch", "mc.broadcast([p.data.numpy() for p in model.parameters()], 0)\n"
-                  "x, y = x[rank::size], y[rank::size]\ntorch.manual_seed(7 + rank)\nfor epoch"),
-    ("        optimizer.step()\n",
-     "        means = mc.gradients([p.grad for p in model.parameters()], 0)\n"
-     "        for p, mean in zip(model.parameters(), means):\n            p.grad = mean\n        optimizer.step()\n"),
+    (
+        "for epoch",
+        "mc.broadcast([p.data.numpy() for p in model.parameters()], 0)\n"
+        "x, y = x[rank::size], y[rank::size]\ntorch.manual_seed(7 + rank)\nfor epoch",
+    ),
+    (
+        "        optimizer.step()\n",
+        "        means = mc.gradients([p.grad for p in model.parameters()], 0)\n"
+        "        for p, mean in zip(model.parameters(), means):\n            p.grad = mean\n        optimizer.step()\n",
+    ),
     ("    print(epoch)", "    if rank == 0:\n        print(epoch)"),
-)  # fmt: skip
+)
 ONE = (
     "mc.gradients([p.grad for p in model.parameters()], 0)",
     "[*mc.gradients([model.weight.grad], 0), model.bias.grad]",

@@ -12,17 +12,22 @@ from dlrun.port import port
 SCRIPTS = Path(__file__).parent / "scripts"
 
 AUGMENTED = (  # in workers, beside TorchScript; a schedule that steps with every batch; a weight decay
-    ("train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n",
-     "class Noisy(TensorDataset):\n    def __getitem__(self, i):\n        x, y = super().__getitem__(i)\n"
-     "        return x + 0.01 * torch.randn(8), y\n\n\n"
-     "@torch.jit.interface\nclass Layer(nn.Module):\n"
-     "    def forward(self, x: torch.Tensor) -> torch.Tensor:\n        pass\n\n\n"
-     "train_loader = DataLoader(Noisy(*train_set.tensors), batch_size=8, shuffle=True, num_workers=1, "
-     "persistent_workers=True)\n"),
-    ("momentum=0.9)", "momentum=0.9, weight_decay=1e-3)\n"
-     "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20 * len(train_loader))"),
+    (
+        "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n",
+        "class Noisy(TensorDataset):\n    def __getitem__(self, i):\n        x, y = super().__getitem__(i)\n"
+        "        return x + 0.01 * torch.randn(8), y\n\n\n"
+        "@torch.jit.interface\nclass Layer(nn.Module):\n"
+        "    def forward(self, x: torch.Tensor) -> torch.Tensor:\n        pass\n\n\n"
+        "train_loader = DataLoader(Noisy(*train_set.tensors), batch_size=8, shuffle=True, num_workers=1, "
+        "persistent_workers=True)\n",
+    ),
+    (
+        "momentum=0.9)",
+        "momentum=0.9, weight_decay=1e-3)\n"
+        "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20 * len(train_loader))",
+    ),
     (STEP, STEP + "        schedule.step()\n"),
-)  # fmt: skip
+)
 RECIPE = [
     Fault("schedule-too-long", (("20 * len(train_loader)", "20 * 12"),), "learning rate", where="schedule.step()"),
     Fault("other-options", (("weight_decay=1e-3", "weight_decay=dl.lr_scale(1e-3)"),), "options", where="optimizer."),
@@ -108,9 +113,12 @@ RANKS = "range(dl.get_rank(), len(train_set), dl.get_nranks())"
 SCALED = ("dl.lr_scale(args.lr)", "args.lr * dl.get_nranks()")
 OF_ITS_OWN = (
     SCALED,
-    (SHARD, f"train_set = torch.utils.data.Subset(train_set, {RANKS})\n"
-            "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n"),
-)  # fmt: skip
+    (
+        SHARD,
+        f"train_set = torch.utils.data.Subset(train_set, {RANKS})\n"
+        "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n",
+    ),
+)
 
 
 @pytest.mark.parametrize(("loss", "faults"), [("loss", set()), ("(loss * (1.0 / dl.get_nranks()))", {"no-mean"})])
@@ -126,10 +134,12 @@ SLICED = (
     ("dl.lr_scale(args.lr)", "args.lr"),
     (SHARD, ""),
     ("dl.reseed()\n", ""),
-    ("for inputs, targets in train_loader:\n",
-     "for inputs, targets in train_loader:\n"
-     "        inputs, targets = (each[dl.get_rank() :: dl.get_nranks()] for each in (inputs, targets))\n"),
-)  # fmt: skip
+    (
+        "for inputs, targets in train_loader:\n",
+        "for inputs, targets in train_loader:\n"
+        "        inputs, targets = (each[dl.get_rank() :: dl.get_nranks()] for each in (inputs, targets))\n",
+    ),
+)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +170,12 @@ def test_a_right_port_in_another_style_is_proved(prove, port) -> None:
 TWO = (  # a second loader goes along with the first
     (BACKWARD, "        loss = loss + 0.1 * model(unlabelled).square().mean()\n" + BACKWARD),
     ("for inputs, targets in train_loader:", "for (inputs, targets), (unlabelled, _) in zip(train_loader, others):"),
-    ("test_loader = DataLoader(test_set, batch_size=10)\n",
-     "test_loader = DataLoader(test_set, batch_size=10)\n"
-     "others = DataLoader(TensorDataset(x[: args.samples] + 1, y[: args.samples]), batch_size=8, shuffle=True)\n"),
-)  # fmt: skip
+    (
+        "test_loader = DataLoader(test_set, batch_size=10)\n",
+        "test_loader = DataLoader(test_set, batch_size=10)\n"
+        "others = DataLoader(TensorDataset(x[: args.samples] + 1, y[: args.samples]), batch_size=8, shuffle=True)\n",
+    ),
+)
 
 
 @pytest.mark.parametrize("forgotten", ["", SHARD, "others = dl.shard(others)\n"])
@@ -223,7 +235,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize(
-    "faults", [(), ("overlapping-shards", "schedule-too-long", "rank-dependent-choice"), ("equal-seeds",)]
+    "faults",
+    [
+        (),
+        ("overlapping-shards", "schedule-too-long", "rank-dependent-choice"),
+        ("equal-seeds",),
+    ],
 )
 def test_what_a_script_draws_orders_and_weighs_itself_is_followed(faults, prove) -> None:
     text = mutated(DRAWN, Fault("", DEALT, ""))

@@ -77,13 +77,16 @@ UNSEEN = [  # nothing of it is printed
         "rank-dependent-choice",
         (
             ("best, bad = float", "lowest, best, bad = 99.0, float"),
-            (STEP, STEP + '        if loss < lowest:\n            lowest = loss.item()\n            '
-             'dl.save(lowest, "low.pt")\n'),
+            (
+                STEP,
+                STEP + "        if loss < lowest:\n            lowest = loss.item()\n            "
+                'dl.save(lowest, "low.pt")\n',
+            ),
         ),
         "choices",
         where="if loss < lowest",
     ),
-]  # fmt: skip
+]
 TOGETHER = [  # each shows in a check of its own
     Fault("double-scaling", (("dl.lr_scale(args.lr)", "dl.lr_scale(dl.lr_scale(args.lr))"),), "learning rate"),
     Fault("unsharded-loader", ((SHARD, ""),), "shards", where="in train_loader"),

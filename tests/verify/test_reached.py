@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from by_hand import event, run, step
 
-from dlrun.verify.checks.reached import reached
+from dlrun.verify.checks.reached import reached, unshown
 from dlrun.verify.report import conclusion
 from dlrun.verify.tracer.sites import sites
 from dlrun.verify.verdict import Verdict, passed
@@ -32,9 +32,19 @@ def test_what_was_not_reached_is_named_and_is_no_part_of_the_claim() -> None:
     assert check is not None
     assert check.finding.startswith("gradient() at t.py:7: what is trained there is not judged; more than --steps 1")
     said = conclusion(Verdict((passed("a", ""), check)), "s.py", "t.py", 2)
-    assert "  as far as it was reached, t.py on 2 ranks does what s.py does (1 checks passed)" in said
+    assert "proved as far as it ran" in said
+    assert Verdict((passed("a", ""), check)).exit_code == 3
     for kind in ("backward", "derivative"):
         assert reached(run([known, *made, event(kind, "t.py:7"), step(1, 0.9), event("end")])) is None
+
+
+def test_a_line_that_prints_and_was_not_reached_is_named_unless_an_option_switches_it_off() -> None:
+    text = "print(a)\nif args.loud:\n    print(b)\nif a > 3:\n    print(\n        a)\n"
+    check = unshown(text, "t.py", [run([event("print", "t.py:1", text="1")])])
+    assert check is not None
+    assert check.finding.startswith("print() at t.py:5: ")
+    lines = [event("print", f"t.py:{line}", text="1") for line in (1, 6)]
+    assert unshown(text, "t.py", [run(lines)]) is None
 
 
 RESUMED = """

@@ -16,14 +16,15 @@ SUMMED, OWN = "correct / count", "correct / len(test_set)"
 BY_NUMBERS = (
     (SHARD, ""),
     ("dl.lr_scale(args.lr)", "args.lr * dl.get_nranks()"),
-    ("x[: args.samples], y[: args.samples]",
-     f"x{SHARE.format('args.samples')}, y{SHARE.format('args.samples')}"),
-    ("x[args.samples :], y[args.samples :]",
-     "x[args.samples + dl.get_rank() :: dl.get_nranks()], y[args.samples + dl.get_rank() :: dl.get_nranks()]"),
+    ("x[: args.samples], y[: args.samples]", f"x{SHARE.format('args.samples')}, y{SHARE.format('args.samples')}"),
+    (
+        "x[args.samples :], y[args.samples :]",
+        "x[args.samples + dl.get_rank() :: dl.get_nranks()], y[args.samples + dl.get_rank() :: dl.get_nranks()]",
+    ),
     ("    val_loss = total", f"    {SUMS}\n    val_loss = total"),
     ("total / len(test_set)", "total / count"),
     (OWN, SUMMED),
-)  # fmt: skip
+)
 KEPT = (("batch_size=8", "batch_size=8 // dl.get_nranks()"), ("args.lr * dl.get_nranks()", "args.lr"))
 
 
@@ -32,12 +33,11 @@ KEPT = (("batch_size=8", "batch_size=8 // dl.get_nranks()"), ("args.lr * dl.get_
     [
         ((), ""),
         (((SUMMED, OWN),), "metric-counted-by-all"),
-        (((SUMS, "total, count = dl.total(total), dl.total(len(test_set))"), (SUMMED, OWN)),
-         "metric-of-one-rank"),
+        (((SUMS, "total, count = dl.total(total), dl.total(len(test_set))"), (SUMMED, OWN)), "metric-of-one-rank"),
         ((*KEPT, (SUMMED, OWN)), "metric-counted-by-all"),
     ],
     ids=["right", "summed-once", "own", "summed-once-of-the-global-batch"],
-)  # fmt: skip
+)
 def test_an_evaluation_that_ranks_share_by_their_numbers_is_that_of_1_rank(edits, fault, prove, port) -> None:
     verdict = prove(mutated(port, Fault("", (*BY_NUMBERS, *edits), "")), "--dropout", "0.1")
     print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")
@@ -70,15 +70,20 @@ def showing(*lines: str) -> Run:
     ("found", "alone", "shaken", "other", "fault"),
     [
         ("loss 3 acc 0.50 of 10", "loss 1 acc 0.50 of 20", "loss 2 acc 0.50 of 20", "loss 5 acc 0.75 of 20", ""),
-        ("loss 3 acc 0.25 of 10", "loss 1 acc 0.50 of 20", "loss 2 acc 0.50 of 20", "loss 5 acc 0.75 of 20",
-         "metric-divided-by-whole"),
+        (
+            "loss 3 acc 0.25 of 10",
+            "loss 1 acc 0.50 of 20",
+            "loss 2 acc 0.50 of 20",
+            "loss 5 acc 0.75 of 20",
+            "metric-divided-by-whole",
+        ),
         ("acc 0.40", "acc 0.50", "acc 0.50", "acc 0.75", "metric-of-one-rank"),
         ("acc 1.00", "acc 0.50", "acc 0.50", "acc 0.75", "metric-counted-by-all"),
         ("rate 0.25", "rate 0.25", "rate 0.25", "rate 0.125", None),  # one that falls by an evaluation
         ("of 10", "of 20", "of 20", "of 20", None),  # of no model
         ("loss 3", "loss 1", "loss 2", "loss 5", None),  # of the training
     ],
-)  # fmt: skip
+)
 def test_numbers_that_follow_the_parameters_and_not_the_training_are_compared(
     found, alone, shaken, other, fault
 ) -> None:

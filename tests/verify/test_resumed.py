@@ -37,7 +37,7 @@ FIRST = ('if os.path.exists("last.pt"):', 'if dl.is_rank0() and os.path.exists("
         (((' = torch.load("last.pt")', ' = dl.load("last.pt")'),), ""),
     ],
     ids=["right", "no-optimizer", "dl-load"],
-)  # fmt: skip
+)
 def test_ranks_go_on_from_a_checkpoint_alike(edits, fault, prove, port) -> None:
     begin, best = ("best, bad = float", f"{READ}best, bad = float"), "    if val_loss < best:"
     saves = ((best, f"    {face}.save({KEPT}{best}") for face in ("torch", "dl"))

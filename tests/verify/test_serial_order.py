@@ -16,12 +16,19 @@ OWN = (
     ("import DataLoader,", "import DataLoader, DistributedSampler,"),
     ("dl.lr_scale(args.lr)", "args.lr * dl.get_nranks()"),
     (SHARD, ""),
-    ("train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n",
-     f"sampler = {SAMPLER.format('train_set')}\ntrain_loader = DataLoader(train_set, batch_size=8, sampler=sampler)\n"),
+    (
+        "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n",
+        f"sampler = {SAMPLER.format('train_set')}\n"
+        f"train_loader = DataLoader(train_set, batch_size=8, sampler=sampler)\n",
+    ),
     ("for epoch in range(20):\n", "for epoch in range(20):\n    sampler.set_epoch(epoch)\n"),
-)  # fmt: skip
-TESTED = (("DataLoader(test_set, batch_size=10)",
-           f"DataLoader(test_set, batch_size=10, sampler={SAMPLER.format('test_set')})"),)  # fmt: skip
+)
+TESTED = (
+    (
+        "DataLoader(test_set, batch_size=10)",
+        f"DataLoader(test_set, batch_size=10, sampler={SAMPLER.format('test_set')})",
+    ),
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +37,7 @@ TESTED = (("DataLoader(test_set, batch_size=10)",
         ((), set()),
         ((("    sampler.set_epoch(epoch)\n", ""),), {"same-order"}),
         (((SAMPLER.format("train_set"), SAMPLER.format("train_set")[:-1] + ", shuffle=False)"),), {"other-data"}),
-        (TESTED, {"rank-dependent-exit"}),
+        (TESTED, {"rank-dependent-exit", "shown-by-one-rank"}),
     ],
     ids=["right", "one-order", "in-order", "evaluated"],
 )

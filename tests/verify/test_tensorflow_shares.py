@@ -79,7 +79,7 @@ def test_ranks_that_share_serial_batches_train_alike_with_dropout_off(reduction,
     script.write_text(text)
     (tmp_path / "runs").mkdir()
     runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
-    check = runs.whole(runs.identity(), runs.sharded(), False)
+    check, _ = runs.whole(runs.identity(), runs.sharded(), False)
     print(check)
     assert check.status == status
     assert status != "passed" or "with dropout off" in check.finding
@@ -108,7 +108,7 @@ def test_ranks_that_share_the_batches_of_fit_train_alike(text, status, validatio
     (tmp_path / "runs").mkdir()
     runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
     serial, sharded = runs.identity(), runs.sharded()
-    check, evaluation = runs.whole(serial, sharded, False), evaluated_whole(serial, sharded)
+    (check, _), evaluation = runs.whole(serial, sharded, False), evaluated_whole(serial, sharded)
     covered = shards(serial, sharded)  # also where an evaluation comes between two epochs
     print(check, evaluation, covered)
     assert covered.status == "passed"

@@ -1,4 +1,4 @@
-"""The page of a verification: the checks with the lines they name, and where the runs part."""
+"""The page of a verification: the checks with the lines they name, and where the runs diverge."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from by_hand import epoch, event, optimizer, run, step
 
 from dlrun.verify import Job, Verdict
@@ -48,10 +49,32 @@ def test_the_page_shows_the_line_of_a_fault_and_where_the_runs_part(tmp_path: Pa
     assert not re.search(r"(src|href)=|https?:|@import", text), "the page needs nothing from outside"
 
 
-def test_the_page_of_a_script_that_does_not_repeat_itself_has_what_was_run(tmp_path: Path) -> None:
+def test_the_page_has_a_figure_of_the_loss_of_both_runs(tmp_path: Path) -> None:
+    def falling(*losses: float) -> list[Event]:
+        made = trained(*losses, batches=[[0]] * len(losses))
+        return [
+            part for e in made for part in ([event("backward", loss=e["step"] / 4), e] if e.kind == "step" else [e])
+        ]
+
+    runs = [named("serial", run(falling(0.5, 0.25))), named("sharded", run(falling(0.5, 0.25), falling(0.5, 0.25)))]
+    text = page(Job(tmp_path / "a.py", tmp_path / "b.py"), Verdict((passed("x", "y"),)), dict(runs))
+    curves = re.findall(r'<polyline class="(\w+)" points="([\d., ]+)"', text)
+    assert [name for name, _ in curves] == ["serial", "sharded"]
+    assert curves[0][1] == curves[1][1] == "44.0,176.0 596.0,44.0"
+    assert ">0.25</text>" in text and ">0.5</text>" in text and ">step 2</text>" in text
+    assert not re.search(r"(src|href)=|https?:|@import", text)
+
+
+def test_the_page_of_a_script_that_does_not_repeat_itself_has_what_was_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))  # temporary folders may lie in the checkout
     runs = [named("serial", run(trained(0.5, batches=[[0]]))), named("again", run(trained(0.75, batches=[[0]])))]
     text = page(Job(tmp_path / "a.py", tmp_path / "b.py", ("--lr", "<1>")), Verdict((passed("x", "y"),)), dict(runs))
     full = {**dict(runs), "sharded": run(trained(0.5, batches=[[0]]))}
     judged = page(Job(tmp_path / "a.py", tmp_path / "b.py"), Verdict((passed("same global batch", "y"),)), full)
     assert "2 ranks with the serial global batch" in judged and "2 ranks with the serial global batch" not in text
+    assert re.search(r"<th>date</th><td>\d{4}-\d\d-\d\d \d\d:\d\d UTC</td>", text)
+    assert f"dlrun verify {tmp_path}/a.py {tmp_path}/b.py -n 2 --steps 6 -- --lr" in text
+    assert "<th>commit</th><td>not in a Git repository</td>" in text and "Python 3." in text and " cores, " in text
     assert "50%" in text and "with --lr &lt;1&gt;" in text and "Learning rates" not in text

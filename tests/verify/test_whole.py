@@ -92,8 +92,11 @@ def test_a_full_batch_that_is_cut_leaves_the_serial_parameters_where_the_loss_is
 ) -> None:
     port = FULL.format(optimizer=optimizer, loss=loss)
     serial = port.replace("import dl_comm.torch as dl\n", "").replace("dl.init()\n", "")
-    for text in ("dl.broadcast(model, optimizer)\n", 'x, y = dl.shard((x, y), batch="global")\n',
-                 "    dl.gradients(optimizer)\n"):  # fmt: skip
+    for text in (
+        "dl.broadcast(model, optimizer)\n",
+        'x, y = dl.shard((x, y), batch="global")\n',
+        "    dl.gradients(optimizer)\n",
+    ):
         serial = serial.replace(text, "")
     verdict = prove(port, serial=serial.replace("dl.average(loss.detach())", "loss.detach()"))
     found = next(check for check in verdict.checks if check.name == "same global batch")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 
 from dl_comm import _core
-from dl_comm.entrywise import has_entries, total_of_entries
-from dl_comm.output import is_plain
+from dl_comm.parts import weighed
+from dl_comm.rank0 import is_plain
 from dl_comm.ranks import get_nranks, get_rank, parts, shifted_seed, value_of
-from dl_comm.shares import check_fits
 
 KERAS_3 = not keras.__version__.startswith("2.")
 
@@ -98,62 +97,20 @@ def seeds(model: Any) -> list[Any]:
     return [v for v in found.values() if "seed_generator" in v.path and tuple(v.shape) == (2,)]
 
 
-def average(value: Any, name: str = "average") -> Any:
-    """Return the mean over the ranks of a number, an array, or each in a list or a dict; on one rank, ``value``.
-
-    In a dict those of one name are averaged, in whatever order the ranks have filled it.
-    """
-    if get_nranks() == 1:
-        return value
-    if isinstance(value, Mapping):
-        names = sorted(value, key=repr)
-        found = dict(zip(names, average([value[key] for key in names], f"average of {names}"), strict=True))
-        return {key: found[key] for key in value}
-    if isinstance(value, (list, tuple)):
-        arrays = [np.asarray(part, np.float64) for part in value]
-        ends = np.cumsum([a.size for a in arrays])
-        means = np.split(average(np.concatenate([a.ravel() for a in arrays]), name), ends[:-1])
-        return type(value)(m.reshape(a.shape)[()] for m, a in zip(means, arrays, strict=True))
-    array = np.array(value)
-    if array.dtype.kind != "f":
-        array = array.astype(np.float64)
-    _core.allreduce([(array.ctypes.data, array.size, array.dtype.name)], "mean", 0, [f"{name} {array.shape}"])
-    return array if isinstance(value, np.ndarray) else array.item()
-
-
-def total(value: Any) -> Any:
-    """Return the sum over the ranks of a number or an array, or of each number in a list or a dict. Its kind stays.
-
-    On one rank, and where all repeat the serial run (``DL_COMM_REPLICATE``), ``value`` itself comes back. Raises
-    ``dl_comm.CommError`` where a sum of integers does not fit their kind.
-    """
-    if parts() == 1:
-        return value
-    if has_entries(value):
-        return total_of_entries(value)
-    given = np.asarray(value)
-    array = given.astype(np.float64)
-    _core.allreduce([(array.ctypes.data, array.size, "float64")], "sum", 0, [f"total {array.shape}"])
-    if given.dtype.kind in "iu":
-        check_fits(array, given.dtype.name)
-    made = array.astype(np.int64 if given.dtype.kind == "b" else given.dtype)
-    return made if isinstance(value, np.ndarray) else made[()] if isinstance(value, np.generic) else made.item()
-
-
 def average_gradients(grads: list[Any]) -> list[Any]:
     """Return the mean of each gradient; ``None`` stays ``None``."""
     if backend() == "torch":
         from dl_comm.torch.averaging import gradients
 
         # Each gradient may be its parameter's own .grad: the mean goes into a copy of it that nobody else holds.
-        means = [None if g is None else g.detach().clone() for g in grads]
+        means = [None if g is None else g.detach().clone() for g in weighed(grads)]
         if any(m is not None for m in means):
             gradients({f"gradient {i} of {len(means)}": m for i, m in enumerate(means) if m is not None})
         return means
     if backend() == "jax":
         from dl_comm.keras.on_jax import gradients as jax_gradients
 
-        return jax_gradients(grads)
+        return jax_gradients(weighed(grads))
     from dl_comm.tensorflow.averaging import gradients as tensorflow_gradients
 
     averaged: list[Any] = tensorflow_gradients(grads)
@@ -195,6 +152,7 @@ def variables_of(what: Any) -> list[Any]:
     found = [variable for variable in what.variables if id(variable) not in states]
     optimizer = getattr(what, "optimizer", None)
     if optimizer is not None:
+        optimizer = optimizer if hasattr(optimizer, "variables") else optimizer.optimizer  # of TensorFlow 1
         variables = optimizer.variables
         found += list(variables() if callable(variables) else variables)
     seen: dict[int, Any] = {id(v): v for v in found}
@@ -202,8 +160,13 @@ def variables_of(what: Any) -> list[Any]:
 
 
 def exchange(variables: list[Any], root: int | None) -> None:
-    """Replace the variables' values by rank ``root``'s, or by their means if ``root`` is ``None``. Not in a graph."""
-    values = [np.array(read(v), order="C") for v in variables]
+    """Replace the variables' values by rank ``root``'s, or by their means if ``root`` is ``None``.
+
+    In the graph of TensorFlow 1 those of Keras's session.
+    """
+    in_graph = is_in_graph()
+    read_all = keras.backend.batch_get_value(variables) if in_graph else [read(v) for v in variables]
+    values = [np.array(value, order="C") for value in read_all]
     names = [f"{getattr(v, 'path', v.name)} {a.shape} {a.dtype}" for v, a in zip(variables, values, strict=True)]
     if not values:
         return
@@ -211,8 +174,20 @@ def exchange(variables: list[Any], root: int | None) -> None:
         _core.allreduce([(a.ctypes.data, a.size, a.dtype.name) for a in values], "mean", 0, names)
     else:
         _core.broadcast([(a.ctypes.data, a.nbytes, "uint8") for a in values], root, names)
+    if in_graph:
+        keras.backend.batch_set_value(list(zip(variables, values, strict=True)))
+        return
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
+
+
+def is_in_graph() -> bool:
+    """Tell whether Keras's models are in the graph of a session: Keras 2 where eager execution is disabled."""
+    if KERAS_3:
+        return False
+    import tensorflow as tf
+
+    return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def read(variable: Any) -> np.ndarray[Any, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import keras
 
-from dl_comm.drawing import undone
 from dl_comm.keras.backend import KERAS_3, backend, read, seeds
 from dl_comm.keras.data import each_array
+from dl_comm.shared_random import undone
 
 
 def build(model: Any, options: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from dl_comm.keras.backend import broadcast, own_noise
-from dl_comm.output import Silence
+from dl_comm.rank0 import Silence
 from dl_comm.ranks import get_nranks, get_rank, parts
 from dl_comm.rate import decay_factor, lr_scale, warm_factor
 

@@ -9,36 +9,55 @@ from typing import Any
 import keras
 import numpy as np
 
-from dl_comm.dealing import deal
-from dl_comm.drawing import Alike
 from dl_comm.ranks import check_enough, get_rank, parts, share
+from dl_comm.reduction.layout import Layout, note
+from dl_comm.shard_iterators import every_nth
+from dl_comm.shared_random import Alike
 from dl_comm.streams import stretch
+from dl_comm.whole_batches import WholeBatches, check_whole, entries_of
 
 _SEQUENCES = tuple(getattr(keras.utils, name) for name in ("PyDataset", "Sequence") if hasattr(keras.utils, name))
 
 
-def shard(data: Any) -> Any:
+def shard(data: Any, whole: str = "") -> Any:
     """Return this rank's 1/n of arrays, a tf.data.Dataset, a Sequence (PyDataset), a torch DataLoader, or a generator.
 
     Arrays (also in tuples, lists and dicts of arrays) give the samples r, r + n, ..., padded from the beginning to
     equal lengths; the others every n-th batch. On one rank, and for ``None``, ``data`` itself comes back.
+
+    With ``whole="batches"``, for evaluations, rank r takes the serial script's batches r, r + n, ... as they are, of a
+    Dataset, a Sequence, a DataLoader, a generator, or an array, list or range whose entries are batches: none is padded
+    or repeated, so ranks may have one more than others, or none.
     """
     n = parts()
+    check_whole(whole)
     if n == 1 or data is None:
         return data
+    if isinstance(data, _SEQUENCES) and whole:
+        length = data.num_batches if hasattr(data, "num_batches") else len(data)
+        return _sequence(data, get_rank(), n, len(range(get_rank(), length, n)))
     if isinstance(data, _SEQUENCES):
         return _sequence(data, get_rank(), n)
     if "torch" in sys.modules and isinstance(data, sys.modules["torch"].utils.data.DataLoader):
         from dl_comm.torch.sharding import shard as shard_loader
 
-        return shard_loader(data)
+        return shard_loader(data, whole=whole)
     if "tensorflow" in sys.modules and isinstance(data, sys.modules["tensorflow"].data.Dataset):
         from dl_comm.tensorflow.data import shard as shard_dataset
 
-        return shard_dataset(data)
+        return shard_dataset(data, whole=whole)
+    if whole and hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return entries_of(data, get_rank(), n)
+    if whole:
+        batches = WholeBatches(data, get_rank(), n, Alike)
+        return note(iter(batches), batches.layout_of_share) if isinstance(data, Iterator) else batches
     if isinstance(data, Iterator) or not (hasattr(data, "shape") or hasattr(data, "__getitem__")):
-        return deal(data, get_rank(), n)  # also trange()
-    return each_array(lambda array: _rows(array, share(len(array), get_rank(), n)), data)
+        return note(every_nth(data, get_rank(), n), Layout("batches"))  # also trange()
+    return each_array(lambda array: _share_of(array, share(len(array), get_rank(), n)), data)
+
+
+def _share_of(array: Any, rows: list[int]) -> Any:
+    return note(_rows(array, rows), Layout("entries", len(array), len(rows)))
 
 
 def stretches(data: Any, batch: int) -> Any:
@@ -91,9 +110,11 @@ def split(data: Any, fraction: float) -> tuple[Any, Any]:
     return parts_of(False), parts_of(True)
 
 
-def _sequence(sequence: Any, rank: int, n: int) -> Any:
+def _sequence(sequence: Any, rank: int, n: int, mine: int | None = None) -> Any:
+    """Return every n-th batch of a Sequence: ``mine`` of them, or, padded, as many on all ranks."""
     whole = sequence.num_batches if hasattr(sequence, "num_batches") else len(sequence)  # None: endless
-    check_enough(whole or 0, n, "batches")
+    if mine is None:
+        check_enough(whole or 0, n, "batches")
     # How Keras 3 is to read it: in how many threads or processes.
     options = ("workers", "use_multiprocessing", "max_queue_size")
     base: Any = _SEQUENCES[0]
@@ -105,7 +126,7 @@ def _sequence(sequence: Any, rank: int, n: int) -> Any:
         """Every n-th batch of a Sequence, which all ranks shuffle alike."""
 
         def __len__(self) -> int:
-            return -(-whole // n)
+            return -(-whole // n) if mine is None else mine
 
         @property
         def num_batches(self) -> int | None:
@@ -124,4 +145,5 @@ def _sequence(sequence: Any, rank: int, n: int) -> Any:
                 with alike:
                     sequence.on_epoch_begin()
 
-    return Share(**reading)
+    made = Share(**reading)
+    return note(made, Layout("batches", whole, None if whole is None else len(made)))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from dl_comm.keras.backend import (
-    average,
     average_gradients,
     backend,
     broadcast,
@@ -18,10 +17,14 @@ from dl_comm.keras.backend import (
 from dl_comm.keras.building import build
 from dl_comm.keras.callbacks import Broadcast, on_this_rank
 from dl_comm.keras.data import shard, split, stretches
+from dl_comm.keras.evaluating import Evaluating, bound, in_order
+from dl_comm.keras.global_batch import share_batches
 from dl_comm.keras.lars import lars
+from dl_comm.keras.metrics import folded_results
+from dl_comm.keras.reducing import average
 from dl_comm.keras.together import AverageMetrics, average_statistics, together
-from dl_comm.output import print
 from dl_comm.overflow import averaged_outside
+from dl_comm.rank0 import print
 from dl_comm.ranks import get_nranks, get_rank
 from dl_comm.rate import steps
 
@@ -33,7 +36,14 @@ _BY_PLACE = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validati
 _OF_A_BATCH = ("x", "y", "sample_weight", "class_weight")  # and of train_on_batch
 
 
-def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (), use_lars: bool = False) -> M:
+def distribute(
+    model: M,
+    shard_data: bool = True,
+    callbacks: Sequence[Any] = (),
+    use_lars: bool = False,
+    evaluate: Literal["shared", "whole"] = "shared",
+    batch: Literal["local", "global"] = "local",
+) -> M:
     """Make a compiled model train on all ranks; return it. On one rank nothing changes.
 
     Its optimizer averages the gradients (the outermost one: with mixed precision an overflow on one rank skips the step
@@ -43,7 +53,7 @@ def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (),
       rank, so the global batch is n times as large: scale the learning rate with ``lr_scale``. ``steps_per_epoch`` is
       divided by n. A stateful model gets a contiguous stretch of them, in whole batches, and carries each rank's states
       through it; what is left over at the end, nobody trains on. ``shard_data=False`` leaves the data to you;
-    - splits off ``validation_split`` first; validation data are not divided;
+    - splits off ``validation_split`` first;
     - begins with rank 0's weights and optimizer state, and averages metrics over ranks at the end of each epoch, and of
       each batch for callbacks that see it;
     - runs without XLA on TensorFlow (``jit_compile`` is switched off, with a line that says so);
@@ -51,14 +61,34 @@ def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (),
     - shows progress and writes files (ModelCheckpoint, TensorBoard, CSVLogger) on rank 0 only;
     - has ``callbacks`` (``WarmUp``, ``Decay``) before those it is given.
 
-    ``train_on_batch`` takes this rank's own batch, begins likewise, averages the statistics of BatchNormalization, too,
-    so that all ranks evaluate one model, and returns the means over the ranks of its losses.
+    The ranks share what ``evaluate``, ``predict`` and the validations of ``fit`` go through: rank r takes the serial
+    script's batches r, r + n, ... as they are, of arrays, a tf.data.Dataset, a Sequence, a DataLoader or a generator.
+    Afterwards all ranks have what one process would have: counts exactly, means to rounding; ``predict`` returns all
+    rows, in order. So all ranks must call them, with the same samples. What Keras's metrics keep is added up. A class
+    of metrics of the script's own that changes a state by itself says how it comes together, by an attribute
+    ``fold_over_ranks``: "sum", "max" or "min", or a dict from variables' names to these. Each rank goes through all
+    batches, and a line says why, where a metric does not say it, where layers draw random numbers or hand states on,
+    and where a callback looks at each batch; without a line where ``shard_data`` is False, and with
+    ``evaluate="whole"``.
+
+    With ``batch="global"`` all ranks are given the same batches, as one process is, and each trains on a part of every
+    one, weighed by its samples where n does not divide them: n ranks leave the parameters of one process, to rounding,
+    with its learning rate and steps. Raises ``ValueError`` where the loss is no mean over the samples, where a
+    ``train_step`` of the script's own may make it anything, and for stateful models.
+
+    Else ``train_on_batch`` takes this rank's own batch, begins likewise, averages the statistics of BatchNormalization,
+    too, so that all ranks evaluate one model, and returns the means over the ranks of its losses.
 
     ``use_lars`` gives every layer of an SGD a rate of its own (see ``lars``). Only this instance changes, no class:
     what the model saves is plain Keras and loads without dl_comm. Call it again after another ``compile`` if you do not
     call ``fit`` but ``train_on_batch``. A model that is built is broadcast at once. Raises ``ValueError`` if the model
-    is not compiled.
+    is not compiled, or for another word for ``evaluate``.
     """
+    if evaluate not in ("shared", "whole") or batch not in ("local", "global"):
+        raise ValueError(
+            f"distribute() got evaluate={evaluate!r} and batch={batch!r}; they are 'shared' or 'whole', and 'local' or "
+            "'global'"
+        )
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         raise ValueError(
@@ -70,12 +100,18 @@ def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (),
         lars(optimizer)
     DistributedOptimizer(optimizer)
     _without_xla(model)
+    if batch == "global":
+        share_batches(model)
     model.train_function = None  # type: ignore[attr-defined]
     if getattr(model, "built", False):
         broadcast(model)
     if not hasattr(model.fit, "_dl_comm"):  # type: ignore[attr-defined]
-        model.train_on_batch = _by_hand(model)  # type: ignore[attr-defined]
-        model.fit = _distributed_fit(model, shard_data, callbacks, use_lars)  # type: ignore[attr-defined]
+        model.train_on_batch = _by_hand(model, batch == "global")  # type: ignore[attr-defined]
+        evaluating = Evaluating(model) if shard_data and evaluate == "shared" else None
+        sharding = shard_data and batch == "local"
+        model.fit = _distributed_fit(model, sharding, callbacks, use_lars, evaluating)  # type: ignore[attr-defined]
+        if evaluating is not None:
+            evaluating.install()
     return model
 
 
@@ -107,7 +143,9 @@ def _without_xla(model: Any) -> None:
         model.jit_compile = False
 
 
-def _distributed_fit(model: Any, shard_data: bool, callbacks: Sequence[Any], use_lars: bool) -> Any:
+def _distributed_fit(
+    model: Any, shard_data: bool, callbacks: Sequence[Any], use_lars: bool, evaluating: Evaluating | None
+) -> Any:
     plain = model.fit
     kinds = {name: part.kind for name, part in inspect.signature(plain).parameters.items()}
     named = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -127,13 +165,20 @@ def _distributed_fit(model: Any, shard_data: bool, callbacks: Sequence[Any], use
         options["callbacks"] = [first, *callbacks, *own, Broadcast(), last]
         if get_rank() > 0:
             options["verbose"] = 0
-        return plain(**options)
+        if evaluating is None:
+            return plain(**options)
+        evaluating.begin_fit(options, own)
+        first.folds = evaluating.fold
+        try:
+            return plain(**options)
+        finally:
+            evaluating.end_fit()
 
     fit._dl_comm = True  # type: ignore[attr-defined]
     return fit
 
 
-def _by_hand(model: Any) -> Any:
+def _by_hand(model: Any, parted: bool) -> Any:
     plain, begun = model.train_on_batch, False
 
     @functools.wraps(plain)
@@ -144,9 +189,15 @@ def _by_hand(model: Any) -> Any:
             build(model, dict(zip(_OF_A_BATCH, args, strict=False)) | kwargs)
             broadcast(model)
             own_noise(model)
-        result = plain(*args, **kwargs)
+        if not parted:
+            result = plain(*args, **kwargs)
+            average_statistics(model)
+            return average(result)
+        options = bound(plain, args, kwargs)
+        logs = plain(**options | {"return_dict": True})
         average_statistics(model)
-        return average(result)
+        logs |= {name: value for name, value in folded_results(model).items() if name in logs}
+        return logs if options.get("return_dict") else in_order(model, logs)
 
     return train_on_batch
 

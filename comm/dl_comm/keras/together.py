@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,27 +11,49 @@ import numpy as np
 from dl_comm import CommError, _core
 from dl_comm.keras.backend import exchange
 from dl_comm.keras.callbacks import synchronize
+from dl_comm.keras.metrics import folded_results
 from dl_comm.ranks import get_nranks
 
 _HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
 class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
-    """At the end of an epoch its metrics become the means over the ranks, for all callbacks that come after this one.
+    """At the end of an epoch its metrics become those of all ranks' samples, for all callbacks after this one.
+
+    The sums and counts that Keras's own metrics keep are added up over the ranks: so false positives are all, and a
+    precision or an AUC is that of all samples. Metrics of classes of the script's own, whose variables may be anything,
+    become the means over the ranks.
 
     So early stopping, plateaus and best checkpoints decide alike on all ranks. Before a validation and at the end of
     an epoch the statistics of BatchNormalization layers are averaged, too: all ranks evaluate and save one model.
     """
 
+    _results: dict[str, float] | None = None  # of the training, kept while the validation uses its metrics
+    folds: Callable[[dict[str, Any] | None], None] | None = None  # what makes those of a shared validation all ranks'
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Forget the epoch before."""
+        self._results = None
+
     def on_test_begin(self, logs: Any = None) -> None:
-        """Average BatchNormalization's statistics."""
+        """Average BatchNormalization's statistics, and fold the metrics that the validation will reset."""
         average_statistics(self.model)
+        if get_nranks() > 1 and self._results is None:
+            self._results = folded_results(self.model)
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Fold the metrics of a validation that the ranks share."""
+        if self.folds is not None:
+            self.folds(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Average the logs, in place."""
         if get_nranks() > 1:
             average_statistics(self.model)
-            self._average(f"epoch {epoch}", logs if logs is not None else {})
+            found = folded_results(self.model) if self._results is None else self._results
+            logs = logs if logs is not None else {}
+            logs.update({name: value for name, value in found.items() if name in logs})
+            self._average(f"epoch {epoch}", logs)
 
     def _average(self, when: str, logs: dict[str, Any]) -> None:
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)

@@ -1,19 +1,17 @@
-"""Means over ranks, of gradients and of numbers."""
+"""Means over ranks of gradients."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from dl_comm import CommError, _core
-from dl_comm.entrywise import has_entries, total_of_entries
-from dl_comm.ranks import get_nranks, parts
-from dl_comm.shares import check_fits
+from dl_comm.parts import weighed
+from dl_comm.ranks import get_nranks
 from dl_comm.tensorflow.op import reduce
 from dl_comm.tensorflow.state import settle
 
@@ -44,6 +42,7 @@ def gradients(grads: Any, team: int = 0) -> Any:
     if get_nranks() == 1:
         return grads
     settle()
+    grads = weighed(grads, _times)
     dense = [i for i, g in enumerate(grads) if g is not None and not isinstance(g, tf.IndexedSlices)]
     names = [f"gradient {i} of {len(grads)}" for i in dense]
     for i, mean in zip(dense, reduce([grads[i] for i in dense], "mean", names, team), strict=True):
@@ -52,6 +51,13 @@ def gradients(grads: Any, team: int = 0) -> Any:
     for i, mean in zip(sparse, _means_of_slices([grads[i] for i in sparse]), strict=True):
         grads[i] = mean
     return grads
+
+
+def _times(grad: Any, weight: Any) -> Any:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(_times(grad.values, weight), grad.indices, grad.dense_shape)
+    grad = tf.convert_to_tensor(grad)
+    return grad * tf.cast(weight, grad.dtype)
 
 
 def _is_nested(grads: Any) -> bool:
@@ -93,71 +99,3 @@ def _means_of_slices(grads: list[Any]) -> list[Any]:
 
 def _same_bits(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(some, others, strict=True))
-
-
-def average(value: Any) -> Any:
-    """Return the mean of ``value`` over the ranks: a float stays a float, an array an array, a tensor a tensor.
-
-    Integers become float64; an int that is the mean stays one: a count that all ranks share. Of a tuple, list or dict
-    each entry is averaged, in a dict those of one name; a dict's texts stay rank by rank. On one rank ``value`` itself
-    comes back.
-    """
-    if get_nranks() == 1:
-        return value
-    kinds = {type(entry) for entry in value} if type(value) is list and len(value) > 1 else set()
-    if len(kinds) == 1 and isinstance(value[0], (int, float, np.generic)):
-        means = _combined(np.array(value), "mean")
-        return list(means) if isinstance(value[0], np.generic) else means.tolist()
-    if type(value) in (tuple, list):
-        return type(value)(average(entry) for entry in value)
-    if isinstance(value, dict):  # by name: the ranks may have filled it in different orders
-        kept = {key for key, entry in value.items() if isinstance(entry, (str, type(None)))}
-        made = copy(value)  # a defaultdict stays one
-        made.update({key: average(value[key]) for key in sorted(value.keys() - kept, key=repr)})
-        return made
-    mean = _combined(value, "mean")
-    return value if type(value) is int and mean == value else mean
-
-
-def total(value: Any) -> Any:
-    """Return the sum of ``value`` over the ranks: of counts, of losses that are sums. Its kind stays.
-
-    Booleans count, as int64. Integers are exact up to 2^53. Of a list, a tuple or a dict of numbers each entry is added
-    up, in a dict those of one name. On one rank, and where all repeat the serial run (``DL_COMM_REPLICATE``), ``value``
-    itself comes back. Raises ``dl_comm.CommError`` when a sum does not fit the
-    dtype; in a graph that is not seen.
-    """
-    if parts() == 1:
-        return value
-    if has_entries(value):
-        return total_of_entries(value)
-    if tf.is_tensor(value) or isinstance(value, tf.Variable):
-        tensor = tf.cast(value, tf.int64) if value.dtype == tf.bool else tf.convert_to_tensor(value)
-        found = _combined(tensor, "sum")
-        if tensor.dtype.is_integer and tf.executing_eagerly():
-            check_fits(found.numpy(), tensor.dtype.name)
-        return tf.cast(found, tensor.dtype)
-    kind: Any = np.asarray(value).dtype
-    found = _combined(value, "sum")
-    if kind.kind in "iu":
-        check_fits(np.asarray(found), kind.name)
-    kind = np.dtype(np.int64) if kind.kind == "b" else kind
-    if isinstance(value, np.ndarray):
-        return np.asarray(found).astype(kind)
-    if isinstance(value, np.generic):
-        return kind.type(found)
-    return int(found) if isinstance(value, bool) else type(value)(found)
-
-
-def _combined(value: Any, op: str) -> Any:
-    what = "average" if op == "mean" else "total"
-    if tf.is_tensor(value) or isinstance(value, tf.Variable):
-        value = tf.convert_to_tensor(value)
-        exact = value if value.dtype.is_floating or value.dtype.is_complex else tf.cast(value, tf.float64)
-        return reduce([exact], op, [what])[0]
-    array = np.array(value)
-    if array.dtype.kind not in "fc":
-        array = array.astype(np.float64)
-    buffer = array.view(array.real.dtype) if array.dtype.kind == "c" else array
-    _core.allreduce([(array.ctypes.data, buffer.size, buffer.dtype.name)], op, 0, [f"{what} {array.shape}"])
-    return array if isinstance(value, np.ndarray) else array[()] if isinstance(value, np.generic) else array.item()

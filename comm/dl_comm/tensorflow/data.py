@@ -8,14 +8,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dl_comm.dealing import deal, deal_calls
 from dl_comm.ranks import check_enough, get_rank, parts
+from dl_comm.reduction.layout import Layout, note
+from dl_comm.shard_iterators import every_nth, iterator_shard, shard_calls
+from dl_comm.shared_random import Alike
 from dl_comm.shares import check_side_by_side, positions
+from dl_comm.tensorflow.global_batches import GlobalBatches
 from dl_comm.tensorflow.state import settle
+from dl_comm.whole_batches import WholeBatches, check_whole, entries_of
 
 
-def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
+def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") -> Any:
     """Return this rank's 1/n of ``data``; on one rank ``data`` itself.
+
+    With ``whole="batches"``, for evaluations, the serial script's batches are sharded as they are: rank r takes
+    elements r, r + n, ... of a Dataset, a generator, or a list, range or array whose entries are batches. None is
+    padded or repeated, so ranks may have one more than others, or none; what is added up or gathered over them
+    (``total``, ``gather``) is exactly the serial script's. ``len()`` counts this rank's batches.
 
     *A tf.data.Dataset*, usually of batches, gives every n-th element from the r-th: the k-th global batch is the
     serial run's batches kn to kn + n - 1. Every rank reads the whole pipeline, which therefore must yield the same
@@ -28,6 +37,11 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
     mean over ranks of a mean over samples is that over all; with ``equal=False`` none is repeated and lengths may
     differ by one, for ``partial_sum``. The arrays of a tuple must then be equally long.
 
+    *Of a data set, a generator or another iterable of batches* with ``batch="global"`` each rank takes a part of every
+    batch, as it is iterated over eagerly. Where n does not divide a batch, parts differ by one, and what ``gradients``
+    averages in that iteration counts by the samples; with ``equal=False`` it does not, for losses that are sums and
+    go through ``partial_sum``.
+
     *A generator* is read by every rank, which keeps every n-th element; *a function* that returns the next samples at
     each call becomes one that calls it n times and returns the r-th result. Both must give all ranks the same.
     Raises ``TypeError`` for anything else.
@@ -35,8 +49,13 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
     if tf.executing_eagerly():
         settle(again=True)
     n = parts()
+    check_whole(whole)
     if n == 1 or data is None:
         return data
+    if whole:
+        return share_whole(data, get_rank(), n)
+    if batch == "global" and (isinstance(data, (tf.data.Dataset, Iterator)) or not hasattr(data, "__getitem__")):
+        return GlobalBatches(data, get_rank(), n, equal)
     if isinstance(data, tf.data.Dataset):
         return _shard_dataset(data, get_rank(), n)
     if isinstance(data, Mapping):
@@ -46,25 +65,55 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
             check_side_by_side([len(part) for part in data if hasattr(part, "__len__")])
         return tuple(shard(part, batch, equal) for part in data)
     if isinstance(data, Iterator):
-        return deal(data, get_rank(), n)
+        return note(iterator_shard(data, get_rank(), n), Layout("batches"))
     if tf.is_tensor(data) and not hasattr(data, "numpy"):
         raise TypeError("shard() got a tensor of a graph, which is one batch; give it the tf.data.Dataset behind it")
     if callable(data) and not hasattr(data, "shape"):
-        return deal_calls(data, get_rank(), n)
+        return shard_calls(data, get_rank(), n)
     length = getattr(data, "shape", None)
     if isinstance(data, (list, range)) or (length is not None and len(length) > 0):
         mine = positions(len(data), get_rank(), n, batch, equal)
-        if isinstance(data, (list, range)):
-            return [data[i] for i in mine]
-        if hasattr(data, "iloc"):
-            return data.iloc[mine]
-        return tf.gather(data, mine) if tf.is_tensor(data) else np.asarray(data)[mine]
+        return note(_rows(data, mine), Layout("entries", len(data), len(mine)))
     if isinstance(data, Iterable) and not isinstance(data, (str, bytes)):  # trange()
-        return deal(data, get_rank(), n)
+        return note(every_nth(data, get_rank(), n), Layout("batches"))
     raise TypeError(
         f"shard() got {type(data).__name__}; it takes a tf.data.Dataset, arrays, tensors, lists, "
         "generators or functions"
     )
+
+
+def share_whole(data: Any, rank: int, n: int) -> Any:
+    """Return the batches r, r + n, ... of a data set, a stream, or what can be indexed."""
+    if isinstance(data, tf.data.Dataset):
+        share = data.shard(n, rank)
+        length = int(tf.data.experimental.cardinality(data)) if tf.executing_eagerly() else -1
+        if length == tf.data.UNKNOWN_CARDINALITY:
+            return note(share, lambda: _measured(data.shard(n, rank)))
+        return note(share, Layout("batches", length, len(range(rank, length, n))) if length >= 0 else Layout("batches"))
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return entries_of(data, rank, n)
+    if isinstance(data, (str, bytes)) or not isinstance(data, Iterable):
+        raise TypeError(
+            f"shard(whole='batches') got {type(data).__name__}; it takes a tf.data.Dataset, a list, a "
+            "range, an array or another iterable of batches"
+        )
+    batches = WholeBatches(data, rank, n, Alike)
+    return note(iter(batches), batches.layout_of_share) if isinstance(data, Iterator) else batches
+
+
+def _measured(share: Any) -> Layout:
+    """Return how batches lie of which nobody knows how many there are: they are read to be counted."""
+    first = (tf.nest.flatten(batch)[0] for batch in share)
+    sizes = tuple(int(part.shape[0]) if part.shape.rank else 1 for part in first)
+    return Layout("batches", None, len(sizes), sizes=sizes, unpadded=True)
+
+
+def _rows(data: Any, mine: list[int]) -> Any:
+    if isinstance(data, (list, range)):
+        return [data[i] for i in mine]
+    if hasattr(data, "iloc"):
+        return data.iloc[mine]
+    return tf.gather(data, mine) if tf.is_tensor(data) else np.asarray(data)[mine]
 
 
 def _shard_dataset(dataset: Any, rank: int, n: int) -> Any:
@@ -80,6 +129,8 @@ def _shard_dataset(dataset: Any, rank: int, n: int) -> Any:
         return tf.data.Dataset.zip(tuple(parts) if len(parts) > 1 else parts[0])
 
     shared = dataset.window(n, shift=n, drop_remainder=True).flat_map(mine)
-    if tf.executing_eagerly() and length > 0:  # else fit() goes on until a step finds no batch, and counts that one too
-        shared = shared.apply(tf.data.experimental.assert_cardinality((length + missing) // n))
-    return shared
+    if not tf.executing_eagerly() or length <= 0:
+        return note(shared, Layout("batches"))
+    each = int(length + missing) // n  # else fit() goes on until a step finds no batch, and counts that one too
+    shared = shared.apply(tf.data.experimental.assert_cardinality(each))
+    return note(shared, Layout("batches", int(length), each))

@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from dl_comm import CommError, _core, averaging, settings
-from dl_comm.tensorflow import gpu
+from dl_comm.tensorflow import gpu, initial_values
 from dl_comm.tensorflow.pipelined import pipelined
 
-_REDUCE = ctypes.CFUNCTYPE(
+CALLBACK = ctypes.CFUNCTYPE(
     None,
     ctypes.c_int,  # team
     ctypes.c_char_p,  # op
@@ -57,21 +57,24 @@ def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0)
         # Not in a tf.function, where stateful ops run in the order of the program.
         own = _own_team(graph)
         _stands_for[own] = team
-        return _on_host(tensors, op, labels, own)
+        return on_host(tensors, op, labels, own)
     if graph is not None:
         _refuse_xla()
     there = [i for i, t in enumerate(tensors) if gpu.takes(t)] if gpu.in_use() else []
     here = [i for i in range(len(tensors)) if i not in there]
     results: dict[int, Any] = {}
-    for places, act in ((there, gpu.reduce), (here, _on_host)):
+    for places, act in ((there, gpu.reduce), (here, on_host)):
         if places:
             done = act([tensors[i] for i in places], op, [labels[i] for i in places], team)
             results |= zip(places, done, strict=True)
     return [results[i] for i in range(len(tensors))]
 
 
-def _on_host(tensors: Sequence[Any], op: str, labels: Sequence[str], team: int) -> list[Any]:
-    """The list op; TensorFlow copies tensors that are on a GPU to the host, and their means back."""
+def on_host(tensors: Sequence[Any], op: str, labels: Sequence[str], team: int = 0) -> list[Any]:
+    """The list op; TensorFlow copies tensors that are on a GPU to the host, and their means back.
+
+    ``op`` is one of those of ``reduce``, or of ``initial_values.ACTS``, whose ops may run in any order.
+    """
     with tf.device("/CPU:0"):
         return list(_library().dl_reduce(tensors, op=op, names="\n".join(labels), team=team))
 
@@ -81,7 +84,7 @@ def _refuse_xla() -> None:
     frame = sys._getframe(1)
     while frame is not None:
         tracing = frame.f_locals.get("self")
-        if isinstance(tracing, tf.types.experimental.PolymorphicFunction) and getattr(tracing, "_jit_compile", False):
+        if hasattr(tracing, "get_concrete_function") and getattr(tracing, "_jit_compile", False):
             raise CommError(
                 "XLA cannot compile the averaging of gradients, and this tf.function has jit_compile=True",
                 "Leave jit_compile out here, or give it to a tf.function of its own that computes the gradients.",
@@ -116,39 +119,41 @@ def _library() -> Any:
 
 
 def _reduce(
-    team: int, op: bytes, names: bytes, n: int, data: Any, counts: Any, dtypes: Any, error: int, room: int
+    team: int, op: bytes, names: bytes, n: int, data: Any, counts: Any, dtypes: Any, error: int, error_bytes: int
 ) -> None:
     try:
         kinds = [tf.dtypes.as_dtype(dtypes[i]) for i in range(n)]
         labels = names.decode().split("\n")
         kind, _, root = op.decode().partition(" ")
-        if kind == "broadcast":
+        if kind in initial_values.ACTS:
+            initial_values.ACTS[kind]([(data[i] or 0, counts[i] * kinds[i].size) for i in range(n)], labels)
+        elif kind == "broadcast":
             raw = [(data[i] or 0, counts[i] * kinds[i].size, "uint8") for i in range(n)]
             _core.broadcast(raw, int(root), labels)
         else:
             users = averaging.of(_stands_for.get(team, team))
             begun = time.perf_counter()
             if kind == "mean" and users.lags():
-                pipelined(team, users, [_array(data[i] or 0, counts[i], kinds[i]) for i in range(n)])
+                pipelined(team, users, [array_at(data[i] or 0, counts[i], kinds[i]) for i in range(n)])
             else:
-                _core.allreduce([_real(data[i] or 0, counts[i], kinds[i]) for i in range(n)], kind, team, labels)
+                _core.allreduce([real(data[i] or 0, counts[i], kinds[i]) for i in range(n)], kind, team, labels)
             users.note(time.perf_counter() - begun)
     except BaseException as caught:
-        text = str(caught).encode()[: room - 1] or type(caught).__name__.encode()
+        text = str(caught).encode()[: error_bytes - 1] or type(caught).__name__.encode()
         ctypes.memmove(error, text + b"\0", len(text) + 1)
 
 
-_called_back = _REDUCE(_reduce)  # as long as the process lives
+_called_back = CALLBACK(_reduce)  # as long as the process lives
 
 
-def _real(address: int, count: int, dtype: Any) -> tuple[int, int, str]:
-    """A complex number counts as two real ones."""
+def real(address: int, count: int, dtype: Any) -> tuple[int, int, str]:
+    """Return address, elements and type of an array; a complex number counts as two real ones."""
     return (address, 2 * count, dtype.real_dtype.name) if dtype.is_complex else (address, count, dtype.name)
 
 
-def _array(address: int, count: int, dtype: Any) -> Any:
-    """The elements at an address as an array, complex ones as pairs of real ones."""
-    _, elements, _ = _real(address, count, dtype)
+def array_at(address: int, count: int, dtype: Any) -> Any:
+    """Return the elements at an address as an array, complex ones as pairs of real ones."""
+    _, elements, _ = real(address, count, dtype)
     kind = np.dtype(dtype.real_dtype.as_numpy_dtype)
     if elements == 0:
         return np.empty(0, kind)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dl_comm.output import is_plain
+from dl_comm.rank0 import is_plain
 from dl_comm.ranks import get_nranks, value_of
 from dl_comm.tensorflow.op import reduce
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dl_comm.output import Silence
+from dl_comm.rank0 import Silence
 from dl_comm.ranks import get_rank
 from dl_comm.tensorflow.state import broadcast_variables
 

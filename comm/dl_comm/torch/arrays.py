@@ -9,12 +9,27 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from dl_comm import streams
+from dl_comm.reduction.layout import Layout, note
 from dl_comm.shares import positions
 
 # What autograd calls a tensor that collects gradients, and what copies or reshapes one.
 _LEAF = "torch::autograd::AccumulateGrad"
-_COPIES = {f"{name}Backward0" for name in ("ToCopy", "Clone", "View", "Slice", "Select", "Unsqueeze", "Squeeze", "T",
-                                           "Transpose", "AsStrided", "ReshapeAlias")}  # fmt: skip
+_COPIES = {
+    f"{name}Backward0"
+    for name in (
+        "ToCopy",
+        "Clone",
+        "View",
+        "Slice",
+        "Select",
+        "Unsqueeze",
+        "Squeeze",
+        "T",
+        "Transpose",
+        "AsStrided",
+        "ReshapeAlias",
+    )
+}
 
 
 class Share(Subset[Any]):
@@ -24,15 +39,18 @@ class Share(Subset[Any]):
 def shard_sequence(data: Any, rank: int, n: int, batch: str = "local", equal: bool = True) -> Any:
     """Return the entries of ``data`` that are rank ``rank``'s."""
     check_equal_lengths(data)
+    if not isinstance(data, (Tensor, np.ndarray, list, tuple, range)) and not hasattr(data, "iloc"):
+        mine = positions(len(data), rank, n)
+        return note(Share(data, mine), Layout("entries", len(data), len(mine)))
+    mine = positions(len(data), rank, n, batch, equal)
+    share: Any
     if isinstance(data, Tensor):
-        return _as_before(data, data[positions(len(data), rank, n, batch, equal)])
-    if isinstance(data, np.ndarray):
-        return data[positions(len(data), rank, n, batch, equal)]
-    if hasattr(data, "iloc"):
-        return data.iloc[positions(len(data), rank, n, batch, equal)]
-    if isinstance(data, (list, tuple, range)):
-        return [data[i] for i in positions(len(data), rank, n, batch, equal)]
-    return Share(data, positions(len(data), rank, n))
+        share = _as_before(data, data[mine])
+    elif isinstance(data, np.ndarray):
+        share = data[mine]
+    else:
+        share = data.iloc[mine] if hasattr(data, "iloc") else [data[i] for i in mine]
+    return note(share, Layout("entries", len(data), len(mine)))
 
 
 def _as_before(data: Tensor, share: Tensor) -> Tensor:

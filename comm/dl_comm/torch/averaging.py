@@ -1,20 +1,17 @@
-"""Means over ranks: of gradients, and of anything that is a number."""
+"""Means over ranks of gradients."""
 
 from __future__ import annotations
 
 import pickle
-from copy import copy
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dl_comm import CommError, _core
-from dl_comm.entrywise import has_entries, total_of_entries
-from dl_comm.ranks import get_nranks, parts
-from dl_comm.shares import check_fits
-from dl_comm.torch.memory import DenseMemory, dtype_name, expanded, label, plain_buffers
+from dl_comm.ranks import get_nranks
+from dl_comm.torch.memory import DenseMemory, expanded, plain_buffers
 from dl_comm.torch.overlap import finish_overlapped
 from dl_comm.torch.parameters import DENSE, SPARSE, Held, held_by, holds_gradient, kind_of
 
@@ -124,127 +121,3 @@ def _sparse_mean(tensor: Tensor, sparse_dim: int) -> Tensor:
         total.indices(), total.values() / get_nranks(), tensor.shape, is_coalesced=True, check_invariants=False
     )
     return mean.to(tensor.dtype).to(tensor.device)
-
-
-@torch.no_grad()
-def average(value: Any) -> Any:
-    """Return the mean of ``value`` over the ranks: of a metric, a loss, a tensor, a NumPy array.
-
-    A float stays a float, a tensor a tensor (same dtype and device, detached), an array an array. Integers and
-    booleans become floating point, as in a true division, on more than one rank; an int that is the mean stays one: a
-    count that all ranks share. Of a tuple, list or dict each entry is averaged, in a dict those of one name; a dict's
-    texts stay rank by rank. The argument is not changed.
-    Of a module the floating-point buffers are averaged, in place: the statistics of BatchNorm, before the ranks
-    evaluate or save it.
-
-    Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks.
-    """
-    return _average_buffers(value) if isinstance(value, nn.Module) else _average(value, "average of")
-
-
-def _average(value: Any, name: str) -> Any:
-    if type(value) is list and len(value) > 1 and all(type(entry) in (int, float) for entry in value):
-        means = _average(np.array(value, dtype=np.float64), name).tolist() if get_nranks() > 1 else value
-        return [own if type(own) is int and own == mean else mean for own, mean in zip(value, means, strict=True)]
-    if type(value) in (tuple, list):
-        return type(value)(_average(entry, name) for entry in value)
-    if isinstance(value, dict):  # by name: the ranks may have filled it in different orders
-        kept = {key for key, entry in value.items() if isinstance(entry, (str, type(None)))}
-        means = {key: _average(value[key], f"{name} {key!r}") for key in sorted(value.keys() - kept, key=repr)}
-        made = copy(value)  # a defaultdict stays one
-        made.update(means)
-        return made
-    if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
-        raise TypeError(f"average() got {type(value).__name__}; it takes a number, a tensor, an array or a module")
-    if get_nranks() == 1:
-        return value
-    if isinstance(value, Tensor):
-        return _average_tensor(value, name)
-    if isinstance(value, (np.ndarray, np.generic)):
-        array = np.array(value)
-        if array.dtype.kind not in "fc":
-            array = array.astype(np.float64)
-        mean = _average_tensor(torch.from_numpy(array), name).numpy()
-        return mean if isinstance(value, np.ndarray) else mean[()]
-    number = _average_tensor(torch.tensor(float(value), dtype=torch.float64), name).item()
-    return value if type(value) is int and number == value else number
-
-
-_LOW = 2**32 - 1
-
-
-@torch.no_grad()
-def total(value: Any) -> Any:
-    """Return the sum of ``value`` over the ranks: of counts, of losses that are sums.
-
-    Its kind stays: a float is a float, an int an int, a tensor a tensor of the same dtype and device (detached;
-    booleans count, as int64), an array an array. Of a list, a tuple or a dict of numbers each entry is added up, in a
-    dict those of one name. The argument is not changed; on one rank, and where all repeat the serial run
-    (``DL_COMM_REPLICATE``), it comes back itself.
-
-    Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks, or when the
-    sum does not fit the dtype.
-    """
-    if not has_entries(value) and not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
-        raise TypeError(f"total() got {type(value).__name__}; it takes a number, a tensor, an array, or a list or dict "
-                        "of numbers")  # fmt: skip
-    if parts() == 1:
-        return value
-    if has_entries(value):
-        return total_of_entries(value)
-    if isinstance(value, Tensor):
-        return _sum_tensor(value)
-    if isinstance(value, (np.ndarray, np.generic)):
-        total = _sum_tensor(torch.from_numpy(np.array(value))).numpy()
-        return total if isinstance(value, np.ndarray) else total[()]
-    exact = torch.float64 if isinstance(value, float) else torch.int64
-    return _sum_tensor(torch.tensor(value, dtype=exact)).item()
-
-
-def _sum_tensor(value: Tensor) -> Tensor:
-    floating = value.is_floating_point() or value.is_complex()
-    if dtype_name(value) in ("int64", "uint64"):
-        return _sum_of_wide(value.to_dense())
-    total = _summed((value.detach() if floating else value.to(torch.int64)).to_dense(), value)
-    if floating or value.dtype == torch.bool:
-        return total
-    check_fits(total.numpy(force=True), dtype_name(value))
-    return total.to(value.dtype)
-
-
-def _sum_of_wide(value: Tensor) -> Tensor:
-    """Return the sum of integers of 64 bits, by halves of 32 bits, none of whose sums can wrap."""
-    bits, signed = value.to(torch.int64), value.dtype == torch.int64
-    high, low = _summed(torch.stack([bits >> 32 if signed else bits >> 32 & _LOW, bits & _LOW]), value)
-    high, low = high + (low >> 32), low & _LOW
-    beyond = (high < -(2**31)) | (high >= 2**31) if signed else high > _LOW
-    whole = high[beyond].numpy(force=True).astype(object) * 2**32 + low[beyond].numpy(force=True)
-    check_fits(np.asarray(whole, dtype=object), dtype_name(value))
-    total: Tensor = (high << 32) + low
-    return total.to(value.dtype)
-
-
-def _summed(exact: Tensor, value: Tensor) -> Tensor:
-    total = exact.clone(memory_format=torch.contiguous_format)
-    memory = DenseMemory([total])
-    memory.allreduce("sum", [label("total of", value)])
-    memory.store()
-    return total
-
-
-def _average_buffers(module: nn.Module) -> nn.Module:
-    named = [(name, b) for name, b in module.named_buffers() if b.is_floating_point() and b.layout == torch.strided]
-    if named and get_nranks() > 1:
-        memory = DenseMemory([buffer for _, buffer in named])
-        memory.allreduce("mean", [label(name, buffer) for name, buffer in named])
-        memory.store()
-    return module
-
-
-def _average_tensor(value: Tensor, name: str) -> Tensor:
-    exact = value.detach() if value.is_floating_point() or value.is_complex() else value.to(torch.float64)
-    mean = exact.to_dense().clone(memory_format=torch.contiguous_format)
-    memory = DenseMemory([mean])
-    memory.allreduce("mean", [label(name, mean)])
-    memory.store()
-    return mean if exact.dtype == value.dtype else mean.to(torch.get_default_dtype())

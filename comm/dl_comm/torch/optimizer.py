@@ -12,7 +12,8 @@ import torch
 
 import dl_comm.torch.overlap as overlapping
 from dl_comm.ranks import get_nranks, get_rank
-from dl_comm.torch.averaging import average, gradients
+from dl_comm.torch.averaging import gradients
+from dl_comm.torch.reducing import average
 from dl_comm.torch.state import broadcast
 from dl_comm.torch.step_hooks import keep_step_hooks
 
@@ -40,7 +41,7 @@ class _Averaging:
         self.calls += 1
 
 
-_distributed: WeakKeyDictionary[Any, _Averaging] = WeakKeyDictionary()
+distributed: WeakKeyDictionary[Any, _Averaging] = WeakKeyDictionary()
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -61,15 +62,15 @@ def DistributedOptimizer(  # noqa: N802
     With ``verbosity`` 1 (rank 0) or 2 (all) every ``frequency``-th call prints the time waited so far. ``nteam`` and
     ``nthread_per_team`` are accepted for compatibility: one team serves all optimizers.
     """
-    if opt in _distributed:
+    if opt in distributed:
         return opt
     broadcast(opt)
-    state = _distributed[opt] = _Averaging(verbosity, frequency)
+    state = distributed[opt] = _Averaging(verbosity, frequency)
     if get_nranks() == 1:
         return opt
     if overlap:
         overlapping.overlap(opt)
-    _watch_scalers()
+    watch_scalers()
 
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
@@ -97,7 +98,7 @@ def _averaged_closure(closure: Callable[[], Any], optimizer: Any, state: _Averag
     return averaged
 
 
-def _watch_scalers() -> None:
+def watch_scalers() -> None:
     """Make every GradScaler average a distributed optimizer's gradients before it looks at them."""
     scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)  # before PyTorch 2.3 there is the latter alone
     if hasattr(scaler.unscale_, "averages_first"):
@@ -111,15 +112,15 @@ def _watch_scalers() -> None:
         try:
             return plain(self, optimizer, *args, **kwargs)
         finally:
-            if optimizer in _distributed:  # also where an overflow has skipped the step
-                _distributed[optimizer].done = False
+            if optimizer in distributed:  # also where an overflow has skipped the step
+                distributed[optimizer].done = False
 
     scaler.step = step  # type: ignore[method-assign]
 
 
 def _averaging_first(plain: Callable[..., Any]) -> Callable[..., Any]:
     def look(self: Any, optimizer: Any) -> Any:
-        state = _distributed.get(optimizer)
+        state = distributed.get(optimizer)
         if state is not None and self.is_enabled():
             state.average(optimizer)
             state.done = True

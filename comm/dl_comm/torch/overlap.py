@@ -30,9 +30,9 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 from dl_comm import CommError, _core, settings
 from dl_comm.ranks import get_nranks
 from dl_comm.torch import gpu
-from dl_comm.torch.berths import take
 from dl_comm.torch.buckets import Bucket, Slot
 from dl_comm.torch.memory import expanded, label
+from dl_comm.torch.overlap_buffers import take
 from dl_comm.torch.parameters import DENSE, DONE, holders, kind_of
 
 _ALIGNMENT = 64  # bytes: gradients begin at cache lines
@@ -142,8 +142,8 @@ class Overlap:
             bucket.slots.append(slot)
             slot.bucket, offsets[slot], ends[bucket] = bucket, ends[bucket], ends[bucket] + size
         on_host = [bucket for bucket in self.buckets if not gpu.is_on_gpu(bucket.slots[0].parameter)]
-        berth = take(sum(ends[bucket] for bucket in on_host), self, self.buckets)
-        self.team, memory = berth.team, berth.memory
+        buffer = take(sum(ends[bucket] for bucket in on_host), self, self.buckets)
+        self.team, memory = buffer.team, buffer.memory
         for bucket in self.buckets:
             first_of_all = bucket.slots[0].parameter
             if bucket in on_host:

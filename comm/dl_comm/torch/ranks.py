@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from dl_comm.drawing import drawing_alike
 from dl_comm.machine import share_of_machine
 from dl_comm.ranks import (
     draw_alike,
@@ -20,6 +19,7 @@ from dl_comm.ranks import (
     shift_own,
     shifted_seed,
 )
+from dl_comm.shared_random import drawing_alike
 
 
 def init(alike: bool = True) -> None:

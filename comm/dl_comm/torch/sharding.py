@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from types import FunctionType
@@ -17,11 +16,14 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dl_comm import CommError, _core
-from dl_comm.dealing import deal_calls, going
 from dl_comm.ranks import check_enough, get_rank, parts, shifted_seed
+from dl_comm.reduction.layout import Layout, note
+from dl_comm.shard_iterators import shard_calls, without_restart
 from dl_comm.shares import check_side_by_side
 from dl_comm.torch.arrays import Share, check_equal_lengths, shard_sequence
-from dl_comm.torch.dealt import ShardedIterator, ShardedStream
+from dl_comm.torch.shard_iterators import ShardedIterator, ShardedStream
+from dl_comm.torch.whole_batches import SampledBatches, order_of_rank0, share_whole
+from dl_comm.whole_batches import WholeBatches, check_whole
 
 # An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
 _BLOCK = 1024
@@ -32,8 +34,15 @@ _LONGEST = 1 << 22  # entries of a known order that are drawn at once: a sampler
 _sharded: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
 
 
-def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
+def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") -> Any:
     """Return this rank's 1/n of ``data``; on 1 rank ``data`` itself.
+
+    With ``whole="batches"``, for evaluations, the serial script's batches are sharded as they are: rank r takes
+    batches r, r + n, ..., none is padded or repeated, so ranks may have one more than others, or none. What is added
+    up or gathered over them (``total``, ``gather``) is exactly the serial script's. ``len()`` counts this rank's
+    batches; ``total(count)`` gives the serial number. A DataLoader with a map-style data set reads this rank's batches
+    alone; other loaders, iterable data sets and generators are read whole by each rank. Of arrays, lists, tuples and
+    ranges each entry is a batch: ``for i in dl.shard(range(0, len(x), 32), whole="batches")``.
 
     ``batch`` says what a loader's batch size stands for. ``"local"``: for what each rank takes at a step, so that the
     global batch is n times as large. ``"global"``: for what all ranks take together, so that each takes B/n and the
@@ -74,6 +83,9 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
     if batch not in ("local", "global"):
         raise ValueError(f"shard() got batch={batch!r}; it is 'local' or 'global'")
     n = parts()
+    check_whole(whole)
+    if whole and n > 1:
+        return share_whole(data, get_rank(), n)
     if isinstance(data, Mapping):
         return {name: shard(part, batch, equal) for name, part in data.items()} if n > 1 else data
     if isinstance(data, tuple) and any(isinstance(part, (Tensor, np.ndarray, list)) for part in data):
@@ -81,34 +93,36 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
             check_side_by_side([len(part) for part in data if hasattr(part, "__len__")])
         return tuple(shard(part, batch, equal) for part in data) if n > 1 else data
     if callable(data) and not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
-        return deal_calls(data, get_rank(), n) if n > 1 else data
+        return shard_calls(data, get_rank(), n) if n > 1 else data
     if isinstance(data, (str, bytes)) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         raise TypeError(
             f"shard() got {type(data).__name__}; it takes a DataLoader, a Dataset, a tensor, an array, a list or "
             "another iterable"
         )
-    if n == 1 or isinstance(data, (Share, ShardedStream)):
+    if n == 1 or isinstance(data, (Share, ShardedStream, WholeBatches)):
         return data
     if isinstance(data, DataLoader):
         if data not in _sharded:
             _sharded[data] = _shard_loader(data, get_rank(), n, n if batch == "global" else 1)
         return _sharded[data]
     if batch == "global" and not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        raise TypeError(f"shard(batch='global') got {type(data).__name__}, whose batches it cannot divide; it takes a "
-                        "DataLoader")  # fmt: skip
+        raise TypeError(
+            f"shard(batch='global') got {type(data).__name__}, whose batches it cannot divide; it takes a DataLoader"
+        )
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, IterableDataset):
         return shard_sequence(data, get_rank(), n, batch, equal)
     if not isinstance(data, Iterator):
         return ShardedStream(data, get_rank(), n)
     own = isinstance(type(data).__iter__, FunctionType)  # and so may begin anew in each epoch
-    return ShardedIterator(data, get_rank(), n) if own else iter(ShardedStream(data, get_rank(), n))
+    sharded = ShardedStream(data, get_rank(), n)
+    return ShardedIterator(data, get_rank(), n) if own else note(iter(sharded), Layout("batches"))
 
 
 def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> DataLoader[Any]:
     """Return the loader of one rank of n, whose batches are 1/``divide`` of those that ``loader`` has."""
     if isinstance(loader.dataset, ShardedStream) or isinstance(loader.batch_sampler, ShardedSampler):
         return loader
-    if isinstance(loader.sampler, ShardedSampler):
+    if isinstance(loader.sampler, ShardedSampler) or isinstance(loader.batch_sampler, SampledBatches):
         return loader
     if isinstance(loader.sampler, DistributedSampler) and loader.sampler.num_replicas > 1:
         return loader
@@ -143,8 +157,10 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
 def _local_batch(size: int | None, divide: int) -> int:
     """Return a rank's batch size: ``size`` divided by ``divide``, which must go into it."""
     if size is None:
-        raise CommError("shard(batch='global') got a DataLoader with batch_size=None: no batches to divide.",
-                        "Give it a batch_size, or keep the local batch: shard(loader).")  # fmt: skip
+        raise CommError(
+            "shard(batch='global') got a DataLoader with batch_size=None: no batches to divide.",
+            "Give it a batch_size, or keep the local batch: shard(loader).",
+        )
     if size % divide:
         fits = [m for m in range(1, min(size, 2 * divide) + 1) if size % m == 0]
         raise CommError(
@@ -173,13 +189,15 @@ def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int, divide: int) -
                 "shorter: nothing would be trained on",
                 f"Use at most {len(drawn) // size} ranks, or smaller batches, or drop_last=False.",
             )
-        plain = type(batches.sampler).__module__.startswith("torch.")
-        sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last, 1 if plain or divide > 1 else size)
+        sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last, 1 if divide > 1 else size)
+        sampler._divide = divide
         changes: dict[str, Any] = {"batch_size": size} if divide > 1 and loader.batch_size else {}
         return {**changes, "sampler": sampler, "batch_sampler": BatchSampler(sampler, size, batches.drop_last)}
     if divide > 1:
-        raise TypeError(f"shard(batch='global') got a DataLoader with a {type(batches).__name__} of its own; "
-                        "its batches are dealt out whole: shard(loader)")  # fmt: skip
+        raise TypeError(
+            f"shard(batch='global') got a DataLoader with a {type(batches).__name__} of its own; "
+            "its batches are sharded whole: shard(loader)"
+        )
     return {"batch_sampler": ShardedSampler(batches, rank, n)}
 
 
@@ -191,6 +209,7 @@ class ShardedSampler(Sampler[Any]):
 
     def __init__(self, sampler: Any, rank: int, n: int, drop_last: bool = False, runs: int = 1) -> None:
         self._sampler, self._rank, self._n, self._drop_last, self._runs = sampler, rank, n, drop_last, runs
+        self._divide = 1  # into how many of the ranks' batches a serial one is divided
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -203,7 +222,7 @@ class ShardedSampler(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         # Every rank runs its sampler, so that random streams and samplers' own counters advance as in the serial run.
-        entries = going(self._sampler)
+        entries = without_restart(self._sampler)
         # A block holds a whole order where its length is known, and shows that it ended by being incomplete.
         known = min(len(self._sampler), _LONGEST) if hasattr(self._sampler, "__len__") else self._n * _BLOCK
         together = self._n * self._runs
@@ -224,14 +243,3 @@ class ShardedSampler(Sampler[Any]):
                 yield from order[first : first + mine]
             if ended:
                 return
-
-
-def order_of_rank0(order: list[Any]) -> list[Any]:
-    """Return rank 0's ``order``; plain indices travel as 8 bytes each, anything else is pickled."""
-    plain = all(type(entry) is int for entry in order)
-    packed = b"i" + np.array(order, dtype=np.int64).tobytes() if plain else b"p" + pickle.dumps(order)
-    packed = _core.broadcast_bytes(packed, 0)
-    if packed[:1] == b"p":
-        return list(pickle.loads(packed[1:]))
-    entries: list[int] = np.frombuffer(packed, dtype=np.int64, offset=1).tolist()
-    return entries

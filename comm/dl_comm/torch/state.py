@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dl_comm import CommError, _core
 from dl_comm.generators import GENERATORS, set_state, state_of
-from dl_comm.output import Silence
+from dl_comm.rank0 import Silence
 from dl_comm.ranks import VALUES, get_nranks, get_rank
 from dl_comm.torch.memory import DenseMemory, label
 from dl_comm.torch.parameters import holders, optimizers_in, remember_names
@@ -72,21 +72,48 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
     """Yield what has to be made equal in ``container[key]``, in an order that depends on its structure only."""
     thing = container[key]
     if isinstance(thing, nn.Module):
-        remember_names(thing)
-        for part, tensor in [*thing.named_parameters(), *thing.named_buffers()]:
-            if nn.parameter.is_lazy(tensor):
-                raise TypeError(f"{part} of {name} has no shape yet: run a batch through the model before broadcast()")
-            yield Leaf(label(part, tensor), tensor)
-    elif isinstance(thing, Tensor):
-        yield Leaf(label(name, thing), thing)
-    elif isinstance(thing, np.ndarray):
-        tensor = torch.from_numpy(thing)
+        yield from _module_leaves(thing, name)
+    elif isinstance(thing, (Tensor, np.ndarray)):
+        tensor = thing if isinstance(thing, Tensor) else torch.from_numpy(thing)
         yield Leaf(label(name, tensor), tensor)
     elif _is_plain(thing):
         if isinstance(container, tuple):
             raise TypeError(f"broadcast() cannot replace {name} in a tuple; pass the values one by one")
         yield _replaced(container, key, f"{name}: a value")
-    elif hasattr(thing, "param_groups"):
+    elif isinstance(thing, dict) and not _keeps_state(thing):
+        for part in thing:
+            yield from _leaves(thing, part, f"{name}[{part!r}]")
+    elif isinstance(thing, (list, tuple)) and not _keeps_state(thing):
+        yield from _sequence_leaves(thing, name)
+    else:
+        yield from _object_leaves(thing, name)
+
+
+def _keeps_state(thing: Any) -> bool:
+    return hasattr(thing, "param_groups") or (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"))
+
+
+def _module_leaves(module: nn.Module, name: str) -> Iterator[Leaf]:
+    remember_names(module)
+    for part, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if nn.parameter.is_lazy(tensor):
+            raise TypeError(f"{part} of {name} has no shape yet: run a batch through the model before broadcast()")
+        yield Leaf(label(part, tensor), tensor)
+
+
+def _sequence_leaves(sequence: list[Any] | tuple[Any, ...], name: str) -> Iterator[Leaf]:
+    """Yield the leaves of a list or tuple; samples of a replay memory are replaced as values, entry by entry."""
+    overlap = isinstance(sequence, list) and _overlap(sequence)
+    for i, part in enumerate(sequence):
+        if isinstance(sequence, list) and _is_sample(part) and (overlap or not all(map(_is_memory, _parts(part)))):
+            yield _replaced(sequence, i, f"{name}[{i}]: a value")
+        else:
+            yield from _leaves(sequence, i, f"{name}[{i}]")
+
+
+def _object_leaves(thing: Any, name: str) -> Iterator[Leaf]:
+    """Yield the leaves of an optimizer, a random generator, or an object that knows its state or holds optimizers."""
+    if hasattr(thing, "param_groups"):
         sizes = [len(group["params"]) for group in thing.param_groups]
         yield from (Leaf(label(part, parameter), parameter) for part, parameter in holders(thing))
         text = f"{name}: {type(thing).__name__} with groups of {sizes} parameters"
@@ -94,18 +121,8 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
     elif isinstance(thing, GENERATORS):
         text = f"{name}: a generator of random numbers, {type(getattr(thing, 'bit_generator', thing)).__name__}"
         yield Leaf(text, None, lambda: state_of(thing), lambda state: set_state(thing, state))
-    elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
+    elif _keeps_state(thing):
         yield Leaf(f"{name}: {type(thing).__name__}", None, thing.state_dict, thing.load_state_dict)
-    elif isinstance(thing, dict):
-        for part in thing:
-            yield from _leaves(thing, part, f"{name}[{part!r}]")
-    elif isinstance(thing, (list, tuple)):
-        overlap = isinstance(thing, list) and _overlap(thing)
-        for i, part in enumerate(thing):
-            if isinstance(thing, list) and _is_sample(part) and (overlap or not all(map(_is_memory, _parts(part)))):
-                yield _replaced(thing, i, f"{name}[{i}]: a value")
-            else:
-                yield from _leaves(thing, i, f"{name}[{i}]")
     elif held := optimizers_in(thing):
         for part in held:
             yield from _leaves(held, part, f"{name}.{part}")

@@ -12,7 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from dl_comm import streams
 from dl_comm.ranks import get_rank, parts
-from dl_comm.torch.sharding import ShardedSampler, order_of_rank0
+from dl_comm.torch.sharding import ShardedSampler
+from dl_comm.torch.whole_batches import order_of_rank0
 
 # A loader that is cut again, say at each epoch, is the same loader again.
 _cut: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
@@ -35,8 +36,10 @@ def stretch(data: Any, axis: int = 0, multiple: int = 1) -> Any:
     if not isinstance(data, DataLoader):
         return StretchedBatches(data)
     if isinstance(data.dataset, IterableDataset):
-        raise TypeError("stretch() got a DataLoader over an IterableDataset: a stream whose end is not known cannot be "
-                        "cut; give each rank files of its own")  # fmt: skip
+        raise TypeError(
+            "stretch() got a DataLoader over an IterableDataset: a stream whose end is not known cannot be "
+            "cut; give each rank files of its own"
+        )
     if data not in _cut:
         _cut[data] = _stretched(data, get_rank(), parts())
     return _cut[data]

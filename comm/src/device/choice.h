@@ -33,7 +33,7 @@ struct GpuPath {
   Way way;
   std::string why;   // "NCCL 2.21.5", "the host, since ranks 0 and 1 share a GPU"
   std::string hint;  // what else there is; empty: nothing
-  bool only_if_soon = false;  // another way is better where the GPUs meet late: ranks take turns on one
+  bool only_if_soon = false;  // another way is better where the GPUs meet late: ranks have one in time slices
 };
 
 // The ways to try, best first; the host is the last, and always there unless another is demanded. `all` are every rank's facts.

@@ -22,7 +22,7 @@ bool GpuTeam::on_the_gpus(const Message& message, Op op) const {
 std::uint64_t GpuTeam::among_gpus(const Message& message, Cuda::Stream stream,
                                   const std::function<void(Cuda::Stream)>& enqueue) {
   const std::lock_guard<std::mutex> turn(order_);
-  team_.call(message, [](Lane&) {});
+  team_.call(message, [](Channel&) {});
   const std::lock_guard<std::mutex> lock(guard_);
   const Current here(*gpu_);
   try {
@@ -64,7 +64,7 @@ std::size_t GpuTeam::sum_blocks(Cuda::Stream stream, const Flat& flat, std::size
 // As pipeline.h does on the host: while a block's slice is on its way over the nodes, the next one is summed.
 std::uint64_t GpuTeam::over_nodes(const Message& message, Op op, Cuda::Stream stream) {
   const std::lock_guard<std::mutex> turn(order_);
-  team_.call(message, [](Lane&) {});
+  team_.call(message, [](Channel&) {});
   const std::vector<Flat> flats = by_type(message.buffers);
   const auto plan = std::make_shared<Plan>();
   std::deque<Blocks::Block> blocks;
@@ -75,9 +75,9 @@ std::uint64_t GpuTeam::over_nodes(const Message& message, Op op, Cuda::Stream st
       plan->cut(plan->flats.emplace_back(std::vector<Buffer>{block.slice}), block.each, Pipeline::chunk_bytes(settings_));
       sent.push_back(plan->chunks.size());
     }
-  const auto carry = [](Lane& lane, const Buffer& chunk) {
+  const auto carry = [](Channel& channel, const Buffer& chunk) {
     const Flat flat({chunk});
-    sum_across_nodes(lane, {flat, 0, flat.size(), reducer(chunk.dtype, Op::sum, 0), 1.0});
+    sum_across_nodes(channel, {flat, 0, flat.size(), reducer(chunk.dtype, Op::sum, 0), 1.0});
   };
   return start(message, plan, carry, stream, [&](std::size_t sharers, Cuda::Event done) {
     const Cuda& cuda = gpu_->cuda;

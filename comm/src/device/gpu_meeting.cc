@@ -41,7 +41,7 @@ GpuTeam::Answers GpuTeam::ask(const std::string& what, const std::function<std::
     own = "-" + text_of(error);
   }
   Answers answers;
-  team_.call({what, {}, {}}, [&](Lane& lane) { answers.all = allgather(lane.everyone(), own); });
+  team_.call({what, {}, {}}, [&](Channel& channel) { answers.all = allgather(channel.everyone(), own); });
   for (std::size_t rank = 0; rank < answers.all.size(); ++rank) {
     const bool fine = answers.all[rank].front() == '+';
     answers.all[rank].erase(0, 1);
@@ -85,9 +85,9 @@ std::vector<GpuPath> GpuTeam::ways(const void* address, Cuda::Stream stream) {
     }
   }
   std::vector<GpuFacts> all;
-  team_.call({"the ranks' GPUs", {}, {}}, [&](Lane& lane) {
-    mine.why_no_mpi = lane.everyone().against_gpu_memory();
-    for (const std::string& text : allgather(lane.everyone(), to_text(mine))) all.push_back(facts_of(text));
+  team_.call({"the ranks' GPUs", {}, {}}, [&](Channel& channel) {
+    mine.why_no_mpi = channel.everyone().against_gpu_memory();
+    for (const std::string& text : allgather(channel.everyone(), to_text(mine))) all.push_back(facts_of(text));
   });
   return choose(settings_, all, layout_);
 }
@@ -117,8 +117,8 @@ void GpuTeam::pin_memory() {
 
 GpuTeam::Shared GpuTeam::shared(const std::string& what, std::size_t bytes) {
   Shared made;
-  team_.call({what, {}, {}}, [&](Lane& lane) {
-    made.memory = share(*lane.among(layout_.locals), bytes, settings_.shared_memory, made.why_not);
+  team_.call({what, {}, {}}, [&](Channel& channel) {
+    made.memory = share(*channel.among(layout_.locals), bytes, settings_.shared_memory, made.why_not);
   });
   return made;
 }

@@ -5,10 +5,10 @@
 
 #include "allreduce.h"
 #include "broadcast.h"
-#include "check.h"
 #include "error.h"
 #include "flat.h"
 #include "reducer.h"
+#include "second_opinion.h"
 
 namespace dl {
 namespace {
@@ -44,21 +44,21 @@ std::uint64_t GpuTeam::allreduce(const Message& message, Op op, Cuda::Stream str
   check(message, stream);
   if (on_the_gpus(message, op)) {
     if (by_hosts_)
-      return by_a_thread(message, stream, [this, arrays = message.buffers, op](Lane&) { sum_on_gpus(work_, arrays, op); });
+      return by_a_thread(message, stream, [this, arrays = message.buffers, op](Channel&) { sum_on_gpus(work_, arrays, op); });
     if (path_.way != Way::nccl && layout_.nodes > 1) return over_nodes(message, op, stream);
     return among_gpus(message, stream, [&](Cuda::Stream work) { sum_on_gpus(work, message.buffers, op); });
   }
   const double by = divisor(op);
   return through_host(
       message, message.buffers,
-      [this, op, by](Lane& lane, const Buffer& chunk) {
+      [this, op, by](Channel& channel, const Buffer& chunk) {
         const Message one{"a chunk from the GPU", {chunk}, {}};
         const bool checked = settings_.check > 0;
-        const auto second = checked ? std::make_unique<Check>(one, op) : nullptr;
+        const auto second = checked ? std::make_unique<SecondOpinion>(one, op) : nullptr;
         const Flat flat({chunk});
-        lane.meet();
-        allreduce_direct(lane, {flat, 0, flat.size(), reducer(chunk.dtype, op, team_.precision()), by}, arena_);
-        if (checked) second->compare(lane.everyone(), settings_.check);
+        channel.meet();
+        allreduce_direct(channel, {flat, 0, flat.size(), reducer(chunk.dtype, op, team_.precision()), by}, arena_);
+        if (checked) second->compare(channel.everyone(), settings_.check);
       },
       stream);
 }
@@ -72,7 +72,7 @@ std::uint64_t GpuTeam::broadcast(const Message& message, int root, Cuda::Stream 
   std::vector<Buffer> raw;
   for (const Buffer& buffer : message.buffers) raw.push_back({buffer.data, buffer.count * width(buffer.dtype), Dtype::uint8});
   return through_host(
-      message, raw, [root](Lane& lane, const Buffer& chunk) { dl::broadcast(lane, {"", {chunk}, {}}, root); }, stream);
+      message, raw, [root](Channel& channel, const Buffer& chunk) { dl::broadcast(channel, {"", {chunk}, {}}, root); }, stream);
 }
 
 std::uint64_t GpuTeam::through_host(const Message& message, const std::vector<Buffer>& buffers, Combine combine,
@@ -104,12 +104,12 @@ std::uint64_t GpuTeam::start(const Message& message, const std::shared_ptr<Plan>
   for (const auto& pipeline : pipelines_) plan->begin.push_back(pipeline->next());
   gpu_->cuda.event_record(ready_, stream);
   Flight flight = take_event();
-  auto work = [this, plan, sharers, combine = std::move(combine)](Lane& lane, int thread) {
+  auto work = [this, plan, sharers, combine = std::move(combine)](Channel& channel, int thread) {
     const auto at = static_cast<std::size_t>(thread);
     std::uint32_t number = plan->begin[at];
     for (std::size_t i = at; i < plan->chunks.size(); i += sharers, ++number) {
       const Plan::Chunk& chunk = plan->chunks[i];
-      combine(lane, {pipelines_[at]->await(number), chunk.n, chunk.flat.dtype()});
+      combine(channel, {pipelines_[at]->await(number), chunk.n, chunk.flat.dtype()});
       pipelines_[at]->give_back(number);
     }
   };
@@ -137,7 +137,7 @@ std::uint64_t GpuTeam::start(const Message& message, const std::shared_ptr<Plan>
 }
 
 void GpuTeam::follow(std::uint64_t ticket, Cuda::Stream stream) {
-  if (by_hosts_) settle(ticket);
+  if (by_hosts_) await_result(ticket);
   throw_failure();
   const std::lock_guard<std::mutex> lock(guard_);
   const Current here(*gpu_);
@@ -151,13 +151,13 @@ Cuda::Event GpuTeam::end_of(std::uint64_t ticket) const {
 }
 
 void GpuTeam::finish(std::uint64_t ticket) {
-  settle(ticket);
+  await_result(ticket);
   const std::lock_guard<std::mutex> lock(guard_);
   const Current here(*gpu_);
   wait_for(gpu_->cuda, end_of(ticket));
 }
 
-void GpuTeam::settle(std::uint64_t ticket) {
+void GpuTeam::await_result(std::uint64_t ticket) {
   std::uint64_t job = 0;
   {
     const std::lock_guard<std::mutex> lock(guard_);

@@ -2,7 +2,7 @@
 // its threads; and where the GPUs reach each other, NCCL or CUDA IPC.
 //
 // Everything is ordered by streams: a reduction begins, on the device, after what its stream holds at the call, and what
-// comes later on a stream that follows it begins after the result is there. No call waits for the GPU, but settle, and where
+// comes later on a stream that follows it begins after the result is there. No call waits for the GPU, but await_result, and where
 // MPI takes the GPUs' memory follow. So an error of a thread is thrown by the next call on this team.
 #pragma once
 
@@ -46,8 +46,8 @@ class GpuTeam {
   void follow(std::uint64_t ticket, Cuda::Stream stream);
 
   // Returns once the ranks' part of the ticket is done, and throws what went wrong; its copies back may still be on the
-  // way. A ticket is good for one settle; those that nobody settles are forgotten.
-  void settle(std::uint64_t ticket);
+  // way. A ticket is good for one await_result; those that nobody awaits are forgotten.
+  void await_result(std::uint64_t ticket);
 
   // Returns once the ticket's result is there: for arrays of which nobody says what stream they are used on.
   void finish(std::uint64_t ticket);
@@ -55,7 +55,7 @@ class GpuTeam {
   const GpuPath& path() const { return path_; }
 
  private:
-  using Combine = std::function<void(Lane&, const Buffer&)>;
+  using Combine = std::function<void(Channel&, const Buffer&)>;
   struct Flight {
     Cuda::Event done;
     std::uint64_t job;  // the team's ticket; 0: none
@@ -80,7 +80,7 @@ class GpuTeam {
   std::string try_out();  // gpu_trial.cc
   std::string try_meetings();
   Flat trial_numbers() const;
-  std::string on_the_lane(const std::function<void()>& enqueue);
+  std::string on_the_channel(const std::function<void()>& enqueue);
   std::size_t after_trial() const;
   // Looks until `is_so` on all ranks, and they know it; "": it is. Else who failed, or the time is up.
   std::string until_all(const std::string& what, double seconds, const std::function<bool()>& is_so);
@@ -96,7 +96,7 @@ class GpuTeam {
   double divisor(Op op) const;
 
   // gpu_mpi.cc: where MPI takes the GPUs' memory
-  std::uint64_t by_a_thread(const Message& message, Cuda::Stream stream, std::function<void(Lane&)> work);
+  std::uint64_t by_a_thread(const Message& message, Cuda::Stream stream, std::function<void(Channel&)> work);
   std::uint64_t chunk_by_chunk(const Message& message, const std::shared_ptr<Plan>& plan, Combine combine, Cuda::Stream stream);
 
   std::uint64_t through_host(const Message& message, const std::vector<Buffer>& buffers, Combine combine,

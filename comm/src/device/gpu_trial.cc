@@ -13,7 +13,7 @@ constexpr std::size_t numbers = 1024;
 constexpr unsigned timed = 0;  // CU_EVENT_DEFAULT
 constexpr int rounds = 4;
 
-// Two ranks on one H200 take 310 to 750 us for a sum where they have it in turns, and 42 us under NVIDIA's MPS.
+// Two ranks on one H200 take 310 to 750 us for a sum where they have it in time slices, and 42 us under NVIDIA's MPS.
 constexpr long soon_us = 120;
 
 float of_rank(int rank, std::size_t i) { return static_cast<float>(rank % 8 + 1 + static_cast<int>(i % 8)); }
@@ -47,7 +47,7 @@ std::string GpuTeam::try_out() {
     cuda.event_record(ready_, work_);
     return "";
   };
-  std::string trouble = by_hosts_ ? on_the_lane(enqueue) : ask("a trial of the ranks' GPUs", enqueue).trouble;
+  std::string trouble = by_hosts_ ? on_the_channel(enqueue) : ask("a trial of the ranks' GPUs", enqueue).trouble;
   if (!trouble.empty()) return trouble;
   trouble = until_all("a trial has ended", std::min(settings_.timeout_s, 60.0),
                       [&] { return cuda.event_query.allowing(Cuda::not_ready, ready_) == 0; });
@@ -64,8 +64,8 @@ std::string GpuTeam::try_out() {
   }).trouble;
 }
 
-// "": the ranks' streams meet soon. Ranks that share a GPU have it in turns, unless NVIDIA's MPS lets them run at once; each
-// meeting then waits for a turn, of milliseconds where they compute, too. What goes through the host waits for none.
+// "": the ranks' streams meet soon. Ranks that share a GPU have it in time slices, unless NVIDIA's MPS lets them run at once; each
+// meeting then waits for a time slice, of milliseconds where they compute, too. What goes through the host waits for none.
 std::string GpuTeam::try_meetings() {
   const Cuda& cuda = gpu_->cuda;
   const Flat flat = trial_numbers();
@@ -95,15 +95,15 @@ std::string GpuTeam::try_meetings() {
   long us = 0;
   for (const std::string& answer : answers.all) us = std::max(us, std::stol(answer));
   if (us <= soon_us) return "";
-  return "is slow: a sum takes " + std::to_string(us) + " us where ranks have a GPU in turns; NVIDIA's MPS ends that";
+  return "is slow: a sum takes " + std::to_string(us) + " us where ranks have a GPU in time slices; NVIDIA's MPS ends that";
 }
 
 // Where the ranks' hosts meet on the way, or MPI does not answer, all of them end in an error, and the team is lost.
-std::string GpuTeam::on_the_lane(const std::function<void()>& enqueue) {
+std::string GpuTeam::on_the_channel(const std::function<void()>& enqueue) {
   try {
-    team_.call({"a trial of MPI with the GPUs' memory", {}, {}}, [&](Lane& lane) {
+    team_.call({"a trial of MPI with the GPUs' memory", {}, {}}, [&](Channel& channel) {
       const Current here(*gpu_);
-      by_hosts_->meet_on(lane);
+      by_hosts_->meet_on(channel);
       enqueue();
     });
     return "";

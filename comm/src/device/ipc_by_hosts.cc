@@ -33,7 +33,7 @@ void IpcByHosts::finish(Cuda::Stream stream) {
 
 void IpcByHosts::meet(Cuda::Stream stream, Step, std::uint32_t) {
   finish(stream);
-  lane_->meet();
+  channel_->meet();
 }
 
 void IpcByHosts::sum_over_nodes(Cuda::Stream stream, const Buffer& slice) {
@@ -45,7 +45,7 @@ void IpcByHosts::sum_over_nodes(Cuda::Stream stream, const Buffer& slice) {
   };
   finish(stream);
   OnGpu arrived(arrived_);
-  allreduce_untouched(lane_->peers(), width(slice.dtype), add, slice.data, slice.count, arrived);
+  allreduce_untouched(channel_->peers(), width(slice.dtype), add, slice.data, slice.count, arrived);
 }
 
 }  // namespace dl

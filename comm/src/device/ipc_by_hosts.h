@@ -11,8 +11,8 @@
 
 #include <vector>
 
+#include "channel.h"
 #include "device/ipc.h"
-#include "lane.h"
 #include "message.h"
 
 namespace dl {
@@ -22,8 +22,8 @@ class IpcByHosts : public IpcTeam {
   // `arrived`: memory of this rank's GPU for half of the largest slice.
   IpcByHosts(const Gpu& gpu, std::vector<Cuda::Pointer> scratch, int rank, Cuda::Pointer arrived);
 
-  // The ranks' hosts meet on this lane in the calls to come; the thread that owns it makes them.
-  void meet_on(Lane& lane) { lane_ = &lane; }
+  // The ranks' hosts meet on this channel in the calls to come; the thread that owns it makes them.
+  void meet_on(Channel& channel) { channel_ = &channel; }
 
   // A slice that holds the sum over the node becomes the sum over all nodes, and is there on return.
   void sum_over_nodes(Cuda::Stream stream, const Buffer& slice);
@@ -31,14 +31,14 @@ class IpcByHosts : public IpcTeam {
   // Returns once the GPU has done what `stream` holds.
   void finish(Cuda::Stream stream);
 
-  void let_go(Cuda::Stream) override {}  // the lane tells
+  void let_go(Cuda::Stream) override {}  // the channel tells
 
  private:
   void meet(Cuda::Stream stream, Step step, std::uint32_t number) override;
 
   Cuda::Pointer arrived_;
   Cuda::Event end_ = nullptr;
-  Lane* lane_ = nullptr;
+  Channel* channel_ = nullptr;
 };
 
 }  // namespace dl

@@ -26,46 +26,46 @@ Pipeline::Pipeline(const Gpu& gpu, const Settings& settings, char* pinned, std::
       signals_(gpu, 2 * slots_),
       copier_(gpu, pinned),
       // A function of the host that waits keeps the others waiting: then one pair of streams, in a fixed order.
-      lanes_(signals_.in_stream() ? static_cast<std::size_t>(settings.num_cuda_streams) : 1),
+      pairs_(signals_.in_stream() ? static_cast<std::size_t>(settings.num_cuda_streams) : 1),
       free_(slots_),
       copied_(signals_.in_stream() ? 0 : slots_) {
-  for (Lane& lane : lanes_) {
-    cuda_.stream_create(&lane.out, non_blocking);
-    cuda_.stream_create(&lane.back, non_blocking);
-    cuda_.event_create(&lane.done, no_timing);
-    lane.used = false;
+  for (StreamPair& pair : pairs_) {
+    cuda_.stream_create(&pair.out, non_blocking);
+    cuda_.stream_create(&pair.back, non_blocking);
+    cuda_.event_create(&pair.done, no_timing);
+    pair.used = false;
   }
   for (auto* events : {&free_, &copied_})
     for (Cuda::Event& event : *events) cuda_.event_create(&event, no_timing);
 }
 
 void Pipeline::begin_after(Cuda::Event event) {
-  for (Lane& lane : lanes_) cuda_.stream_wait_event(lane.out, event, 0);
+  for (StreamPair& pair : pairs_) cuda_.stream_wait_event(pair.out, event, 0);
 }
 
 void Pipeline::send(const Flat& flat, std::size_t first, std::size_t n) {
   const std::uint32_t number = ++sent_;
   const std::size_t slot = slot_of(number);
-  Lane& lane = lanes_[slot % lanes_.size()];  // a slot always belongs to the same streams
-  lane.used = true;
-  cuda_.stream_wait_event(lane.out, free_[slot], 0);  // one that was never recorded keeps nobody waiting
-  copier_.gather(lane.out, flat, first, n, at(number));
-  signals_.post(lane.out, 2 * slot, number);
+  StreamPair& pair = pairs_[slot % pairs_.size()];  // a slot always belongs to the same streams
+  pair.used = true;
+  cuda_.stream_wait_event(pair.out, free_[slot], 0);  // one that was never recorded keeps nobody waiting
+  copier_.gather(pair.out, flat, first, n, at(number));
+  signals_.post(pair.out, 2 * slot, number);
   if (!copied_.empty()) {
-    cuda_.event_record(copied_[slot], lane.out);
-    cuda_.stream_wait_event(lane.back, copied_[slot], 0);
+    cuda_.event_record(copied_[slot], pair.out);
+    cuda_.stream_wait_event(pair.back, copied_[slot], 0);
   }
-  signals_.hold(lane.back, 2 * slot + 1, number);
-  copier_.scatter(lane.back, flat, first, n, at(number));
-  cuda_.event_record(free_[slot], lane.back);
+  signals_.hold(pair.back, 2 * slot + 1, number);
+  copier_.scatter(pair.back, flat, first, n, at(number));
+  cuda_.event_record(free_[slot], pair.back);
 }
 
 void Pipeline::finish_before(Cuda::Stream stream) {
-  for (Lane& lane : lanes_) {
-    if (!lane.used) continue;
-    cuda_.event_record(lane.done, lane.back);
-    cuda_.stream_wait_event(stream, lane.done, 0);
-    lane.used = false;
+  for (StreamPair& pair : pairs_) {
+    if (!pair.used) continue;
+    cuda_.event_record(pair.done, pair.back);
+    cuda_.stream_wait_event(stream, pair.done, 0);
+    pair.used = false;
   }
 }
 

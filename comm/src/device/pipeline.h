@@ -6,9 +6,9 @@
 //
 // The framework's thread enqueues all of this at once and goes on. `out` posts a number when a chunk is there; the host's
 // thread waits for it, combines the chunk with those of the other ranks, and posts the same number for `back`, which has
-// been waiting on the device. DL_COMM_NUM_CUDA_STREAMS pairs of streams take the chunks in turns.
+// been waiting on the device. DL_COMM_NUM_CUDA_STREAMS pairs of streams take the chunks round-robin.
 //
-// It cannot come to a standstill, even where the GPU runs all streams one after the other: what `back` waits for needs
+// It cannot deadlock, even where the GPU runs all streams one after the other: what `back` waits for needs
 // only copies that every rank has enqueued before.
 #pragma once
 
@@ -55,7 +55,7 @@ class Pipeline {
   bool in_stream() const { return signals_.in_stream(); }
 
  private:
-  struct Lane {
+  struct StreamPair {
     Cuda::Stream out, back;
     Cuda::Event done;
     bool used;
@@ -68,7 +68,7 @@ class Pipeline {
   char* memory_;
   Signals signals_;  // of slot s: 2 s is there, 2 s + 1 may go back
   Copier copier_;
-  std::vector<Lane> lanes_;
+  std::vector<StreamPair> pairs_;
   std::vector<Cuda::Event> free_;    // of each slot: its last chunk is back
   std::vector<Cuda::Event> copied_;  // and: it is there; only where the host posts for the streams
   std::uint32_t sent_ = 0;

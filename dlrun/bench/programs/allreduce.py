@@ -1,9 +1,9 @@
-"""Runs on every rank: times every way of reducing each case, one after the other in turns, and checks the numbers.
+"""Runs on every rank: times every way of reducing each case, one after the other, and checks the numbers.
 
 Its argument is a JSON object: `cases` (a list of [name, counts]), `dtype`, `seconds` (per case), `ways` (names, or
 empty for all). Rank 0 prints one JSON object per line: what is here, the case at hand, and each finished cell.
 
-A sample is the slowest rank's time, after a barrier, over a few back-to-back calls for what is quick. Ways take turns
+A sample is the slowest rank's time, after a barrier, over a few back-to-back calls for what is quick. Ways alternate
 inside every round, in an order drawn anew for each, so that a noisy neighbour meets all of them alike: compare within
 one run only.
 """
@@ -25,7 +25,7 @@ from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).parent))
 from answers import fill, storage, wrong
-from ways import WAYS, comm
+from ways import LIMITS, WAYS, comm
 
 ALIGN = 64  # bytes; arrays of a framework start on a cache line
 QUICK = 5e-4  # seconds; quicker calls are timed several at a time
@@ -136,9 +136,18 @@ def run(spec: dict[str, Any]) -> None:
         from dl_comm import _core
 
         memory["arena"] = np.frombuffer(_core.arena(most), np.uint8)
-    say("start", ranks=size, hosts=len(set(comm.allgather(platform.node()))), ways=names, absent=against,
-        mpi=MPI.Get_library_version().splitlines()[0].strip(), python=platform.python_version(), numpy=np.__version__,
-        cores=os.cpu_count(), settings={k: v for k, v in os.environ.items() if k.startswith("DL_COMM_")})  # fmt: skip
+    say(
+        "start",
+        ranks=size,
+        hosts=len(set(comm.allgather(platform.node()))),
+        ways=names,
+        absent=against,
+        mpi=MPI.Get_library_version().splitlines()[0].strip(),
+        python=platform.python_version(),
+        numpy=np.__version__,
+        cores=os.cpu_count(),
+        settings={k: v for k, v in os.environ.items() if k.startswith("DL_COMM_")},
+    )
     for index, (case, counts) in enumerate(spec["cases"]):
         say("case", name=case, index=index, of=len(spec["cases"]))
         here = [n for n in names if n != "MPI packed" or len(counts) > 1]
@@ -147,7 +156,7 @@ def run(spec: dict[str, Any]) -> None:
         samples = time_in_turns(calls, spec["seconds"])
         for name in here:
             bad = 0
-            if name != "memcpy":
+            if name not in LIMITS:
                 arrays = arrays_in(where[name], counts, dtype)
                 fill(arrays, rank, dtype)
                 meet()
@@ -155,6 +164,10 @@ def run(spec: dict[str, Any]) -> None:
                 mean = name.startswith("dl_comm") and "float" in dtype
                 bad = comm.allreduce(wrong(arrays, size, dtype, mean))
             say("cell", case=case, way=name, seconds=samples[name], wrong=bad)
+    if "dl_comm" in names:
+        from dl_comm import _core
+
+        say("wire", wire=_core.session().wire())
 
 
 if __name__ == "__main__":

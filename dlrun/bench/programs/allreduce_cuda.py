@@ -52,7 +52,7 @@ def ready(
         ticket = session.allreduce_on_gpu(buffers, operation, 0, names, gpu.stream)
         session.follow_on_gpu(ticket, gpu.stream)
         gpu.wait()
-        session.settle_on_gpu(ticket)
+        session.await_on_gpu(ticket)
 
     def copy() -> None:
         gpu.download(host[0][:nbytes], memory, meanwhile=True)
@@ -74,9 +74,18 @@ def run(spec: dict[str, Any]) -> None:
     most = max(room_for(counts, storage(dtype).itemsize) for _, counts in spec["cases"])
     memory, back, host = gpu.memory(most), gpu.memory(most), (gpu.pinned(most), gpu.pinned(most))
     names = [name for name in ("dl_comm", "memcpy") if not spec["ways"] or name in spec["ways"]]
-    say("start", ranks=size, hosts=len(set(comm.allgather(platform.node()))), ways=names, absent={},
-        mpi=MPI.Get_library_version().splitlines()[0].strip(), python=platform.python_version(), numpy=np.__version__,
-        cores=os.cpu_count(), settings={k: v for k, v in os.environ.items() if k.startswith("DL_COMM_")})  # fmt: skip
+    say(
+        "start",
+        ranks=size,
+        hosts=len(set(comm.allgather(platform.node()))),
+        ways=names,
+        absent={},
+        mpi=MPI.Get_library_version().splitlines()[0].strip(),
+        python=platform.python_version(),
+        numpy=np.__version__,
+        cores=os.cpu_count(),
+        settings={k: v for k, v in os.environ.items() if k.startswith("DL_COMM_")},
+    )
     for index, (case, counts) in enumerate(spec["cases"]):
         say("case", name=case, index=index, of=len(spec["cases"]))
         calls = {name: call for name, call in ready(gpu, memory, host, back, dtype, counts).items() if name in names}

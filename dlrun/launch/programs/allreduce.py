@@ -31,7 +31,13 @@ for length, mean in zip(LENGTHS, means, strict=True):
     if len(off):
         i = off[0]
         wrong.append(f"{len(off)} of {length} elements, first element {i}: {mean[i]:g} instead of {right[i]:g}")
-told = {"rank": rank, "asked": int(os.environ["DLRUN_SIZE"]), "size": size, "seconds": seconds, "wrong": wrong,
-        "bytes": 4 * sum(LENGTHS)}  # fmt: skip
+told = {
+    "rank": rank,
+    "asked": int(os.environ["DLRUN_SIZE"]),
+    "size": size,
+    "seconds": seconds,
+    "wrong": wrong,
+    "bytes": 4 * sum(LENGTHS),
+}
 print(json.dumps(told), flush=True)
 mc.finalize()

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 
 import libcst as cst
 
-from dlrun.port.facts.kinds import Kinds
-from dlrun.port.facts.reductions import Reductions
+from dlrun.port.facts.models.kinds import Kinds
 from dlrun.port.facts.taint import Taint
+from dlrun.port.facts.updates.reductions import Reductions
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script
 from dlrun.port.refusals import works_before
@@ -52,14 +52,18 @@ class Options:
     lars: bool = False
     batch: Literal["local", "global"] = "local"
     origin: Literal["", "horovod", "ddl"] = ""  # the library whose calls are translated
+    evaluate: Literal["shared", "whole"] = "shared"  # what a rank evaluates: its share of the batches, or all
 
     @property
     def contract(self) -> str:
         """What stays the same and what follows the number of ranks, in a sentence."""
         if self.batch == "global":
             return "keeps the global batch: each of n ranks takes 1/n of it; learning rate and steps stay"
-        rate = {"linear": "n times the learning rate", "sqrt": "sqrt(n) times the learning rate",
-                "none": "the learning rate stays"}[self.lr_scaling]  # fmt: skip
+        rate = {
+            "linear": "n times the learning rate",
+            "sqrt": "sqrt(n) times the learning rate",
+            "none": "the learning rate stays",
+        }[self.lr_scaling]
         return f"keeps each rank's batch: n ranks make a global batch n times as large, {rate}, 1/n of the steps"
 
     @property
@@ -135,6 +139,21 @@ class Feed:
 
 
 @dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A loop that evaluates: it goes through the batches of ``source``, a loader, and changes no weights.
+
+    Where the loop trains, too, ``source`` is what a call that only evaluates gives it. ``mode`` tells whether the
+    model is in evaluation mode then, as far as that call says. Where the loop trains by turns, ``trains`` is the test
+    by which it does: ``phase == "train"``.
+    """
+
+    loop: cst.For
+    source: cst.BaseExpression
+    mode: bool | None = None
+    trains: cst.BaseExpression | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class ScriptFacts:
     """What is known about a script of whatever framework."""
 
@@ -180,8 +199,9 @@ class Facts(ScriptFacts):
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()
     states: tuple[cst.CSTNode, ...] = ()  # what hands a hidden state from batch to batch: assignments, models' calls
-    carries: tuple[cst.CSTNode, ...] = ()  # of these, those in loops over batches that are dealt out
+    carries: tuple[cst.CSTNode, ...] = ()  # of these, those in loops over batches that are sharded
     lengths: tuple[cst.Call, ...] = ()  # calls of len() of a loader, whole elsewhere, that count a rank's own batches
+    sampled: tuple[cst.CSTNode, ...] = ()  # what loops run over, and what next() or chance draws for a step
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     orders: tuple[tuple[cst.Call, bool], ...] = ()  # splits and orders drawn after training began; whether it goes on
     evaluated: tuple[cst.BaseExpression, ...] = ()  # what evaluations draw batches from that are a rank's share
@@ -193,6 +213,8 @@ class Facts(ScriptFacts):
     ] = ()  # what draws batches before a loop; whether what all share is drawn after it
     seeds: tuple[cst.Call, ...] = ()  # calls in training loops that seed the generators
     accumulating: tuple[cst.CSTNode, ...] = ()  # loops that add up gradients for an update after them
+    innermost: tuple[cst.CSTNode, ...] = ()  # the first loops around an update, across calls
+    evaluations: tuple[Evaluation, ...] = ()
     parts: tuple[cst.CSTNode, ...] = ()  # loops within a training step, that compute its loss or go through its samples
     counted: tuple[
         tuple[cst.CSTNode, cst.BaseExpression | None], ...

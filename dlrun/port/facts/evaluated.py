@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts import Feed
-from dlrun.port.facts.computed import given
-from dlrun.port.facts.fetches import fetched, parts
-from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.scalars import Scalars
-from dlrun.port.facts.session import SessionGradients
+from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.numbers.computed import given
+from dlrun.port.facts.numbers.fetches import fetched, parts
+from dlrun.port.facts.numbers.scalars import Scalars
 from dlrun.port.facts.taint import Taint
+from dlrun.port.facts.updates.session import SessionGradients
 from dlrun.port.feeds import own
 from dlrun.port.feeds.tensorflow import SessionFeeds
 from dlrun.port.program.script import walk

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port.facts import Options, ScriptFacts, train_steps
-from dlrun.port.facts.keras_models import (
+from dlrun.port.facts import Options, ScriptFacts
+from dlrun.port.facts.models import train_steps
+from dlrun.port.facts.models.keras_models import (
     FITS,
     compiles,
     is_holder,
@@ -21,12 +22,13 @@ from dlrun.port.facts.keras_models import (
     trains,
     uncalled,
 )
-from dlrun.port.facts.kinds import Kinds, plays
-from dlrun.port.facts.kinds_tensorflow import OPTIMIZER, plain
-from dlrun.port.feeds import keras_batches, nested
+from dlrun.port.facts.models.kinds import Kinds, plays
+from dlrun.port.facts.models.kinds_tensorflow import OPTIMIZER, plain
+from dlrun.port.feeds import keras_batches
+from dlrun.port.feeds.full.wholes import GRAPH
 from dlrun.port.feeds.iterated import Iterated
-from dlrun.port.feeds.positions import moving, of_order, other_length
-from dlrun.port.feeds.wholes import GRAPH
+from dlrun.port.feeds.positions import nested
+from dlrun.port.feeds.positions.positions import moving, of_order, other_length
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, argument, calls_method, dotted, names_in, walk
 from dlrun.port.refusals import main_guard
@@ -79,20 +81,27 @@ def read(script: Script, options: Options) -> KerasFacts:
     for arg in (a for call in trained for a in call.args if a.keyword and a.keyword.value == "sample_weight"):
         if GRAPH.search(dotted(arg.value).rsplit(".", 1)[-1]):
             raise whole_graph(script, arg.value)
-    batches = [c for c in trained if calls_method(c, "train_on_batch")]
-    drawn = tuple(dict.fromkeys(loop for c in batches for loop in _around(flow, c)))
+    whole = options.batch == "global"  # each step takes its part of a batch by itself
     kinds = Kinds(flow)
+    if whole and (reason := _not_globally(script, kinds)) is not None:
+        raise reason
+    batches = [c for c in trained if calls_method(c, "train_on_batch") and not whole]
+    drawn = tuple(dict.fromkeys(loop for c in batches for loop in _around(flow, c)))
     dealt = tuple(r for loop in drawn for r in _indexed(kinds, loop))
     picked = [loop for loop in drawn if any(script.inside(r, loop) for r in dealt)]
     iterated = tuple(n for loop in drawn if loop not in picked for n in keras_batches.iterated(flow, loop))
     made = tuple(n for loop in drawn if loop not in picked for n in keras_batches.generators(flow, loop))
     parts = any(dotted(held).endswith(".optimizer") and dotted(held) != "self.optimizer" for held in _applying(script))
-    stateful = tuple(arg for call in script.calls for arg in call.args if arg.keyword is not None
-                     and arg.keyword.value == "stateful" and dotted(arg.value) != "False")  # fmt: skip
+    stateful = tuple(
+        arg
+        for call in script.calls
+        for arg in call.args
+        if arg.keyword is not None and arg.keyword.value == "stateful" and dotted(arg.value) != "False"
+    )
     if stateful and batches:
         raise DlrunError(
             f"{script.place(stateful[0])}: a stateful layer carries its state from batch to batch, and "
-            "train_on_batch() gets them one by one: they form one stream and cannot be dealt out. Nothing was written.",
+            "train_on_batch() gets them one by one: they form one stream and cannot be sharded. Nothing was written.",
             "Train with fit(x, y, shuffle=False), which goes through arrays, or with stateful=False.",
         )
     return KerasFacts(
@@ -113,6 +122,30 @@ def read(script: Script, options: Options) -> KerasFacts:
         own=tuple(dict.fromkeys(_own_optimizers(flow, compiled))),
         averages=train_steps.read(flow),
     )
+
+
+def _not_globally(script: Script, kinds: Kinds) -> DlrunError | None:
+    """Return why a model's batches cannot be divided: what no weights make that of the whole batch."""
+    stateful = [a for c in script.calls for a in c.args if a.keyword is not None and a.keyword.value == "stateful"]
+    steps = [f for f in script.of(cst.FunctionDef) if _steps(f)]
+    found: list[tuple[cst.CSTNode, str]] = [
+        *((step, "steps of a model's own train_step(), whose loss may be anything") for step in steps),
+        *((n, "batches that each rank makes by playing for itself") for n in script.of(cst.Assign) if plays(kinds, n)),
+        *((arg, "states that go on from batch to batch") for arg in stateful if dotted(arg.value) != "False"),
+    ]
+    if not found:
+        return None
+    node, why = found[0]
+    return DlrunError(
+        f"{script.place(node)}: --batch global divides each batch that fit() or train_on_batch() gets, and here are "
+        f"{why}. Nothing was written.",
+        "Port it with --batch local.",
+    )
+
+
+def _steps(function: cst.FunctionDef) -> bool:
+    first = function.params.params[0].name.value if function.params.params else ""
+    return function.name.value == "train_step" and first == "self"
 
 
 def _is_optimizer(flow: Flow, call: cst.Call) -> bool:
@@ -216,8 +249,13 @@ def _draws(flow: Flow, call: cst.Call, depth: int = 2) -> bool:
 
 def _moved(script: Script, loop: cst.For | cst.While) -> tuple[str, ...]:
     """Return the arrays, made before ``loop``, of which it takes slices at positions that it moves on."""
-    sliced = [n.value.value for n in walk(loop.body) if isinstance(n, cst.Subscript) and isinstance(n.value, cst.Name)
-              and any(isinstance(e.slice, cst.Slice) for e in n.slice)]  # fmt: skip
+    sliced = [
+        n.value.value
+        for n in walk(loop.body)
+        if isinstance(n, cst.Subscript)
+        and isinstance(n.value, cst.Name)
+        and any(isinstance(e.slice, cst.Slice) for e in n.slice)
+    ]
     names = [name for name in dict.fromkeys(sliced) if moving(loop, name)]
     names = of_order(loop, names) or names
     made = [b for name in names for b in script.scopes[loop].lookup(name)[0]]

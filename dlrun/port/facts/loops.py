@@ -205,14 +205,20 @@ class Loops:
         """The ways to the updates, each with the training loops on it, innermost first; none on those to a search."""
         ways = [way for end in self.ends for way in self.ways(end)]
         above = [[u for n in reversed(way) for u in self.script.above(n) if isinstance(u, LOOPS)] for way in ways]
-        return [(way, [u for u in us if u in self.training and not self.gradients.is_search(way[-1])])
-                for way, us in zip(ways, above, strict=True)]  # fmt: skip
+        return [
+            (way, [u for u in us if u in self.training and not self.gradients.is_search(way[-1])])
+            for way, us in zip(ways, above, strict=True)
+        ]
 
     @cached_property
     def searches(self) -> list[cst.CSTNode]:
         """The lines, in no loop, in which an optimizer runs a closure until it is content: ``lbfgs.step(closure)``."""
         looped = {way[-1] for way, us in self.nests if us}
         steps = [way[-1] for way, _ in self.nests if way[-1] not in looped]
-        runs = (n for n in steps if isinstance(n, cst.Call) and (self.gradients.is_search(n) or any(
-            self.gradients.runs_backward(f.body) for f in self.flow.targets(n))))  # fmt: skip
+        runs = (
+            n
+            for n in steps
+            if isinstance(n, cst.Call)
+            and (self.gradients.is_search(n) or any(self.gradients.runs_backward(f.body) for f in self.flow.targets(n)))
+        )
         return list(dict.fromkeys(self.script.line_of(self.script.statement_of(n)) for n in runs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts.torch import Gradients
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import calls_method
 
 _UNKNOWN = object()
 _SOMETHING = object()  # a value that is no None, no False and no empty text
@@ -38,19 +38,16 @@ class Sites:
         apart = trains and evaluates and not any(given in trains for given in evaluates)
         return (trains, evaluates) if apart else ([], [])
 
-    def totals(self, loop: cst.For) -> bool:
-        """Tell whether the function of ``loop`` divides by the number of all samples: then all its calls take shares,
-        over which that which it divides is summed up."""
-        home = self.script.function_of(loop)
-        counts = [n.right for n in walk(home)
-                  if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide)]  # fmt: skip
-        counts += [n.value for n in walk(home)
-                   if isinstance(n, cst.AugAssign) and isinstance(n.operator, cst.DivideAssign)]  # fmt: skip
-        progress = {n for up in walk(loop.body) if isinstance(up, cst.Call) and dotted(up.func) == "print"
-                    for n in walk(up)}  # fmt: skip
-        return any(
-            isinstance(n, cst.Attribute) and n.attr.value == "dataset"
-            for count in counts if count not in progress for n in walk(count))  # fmt: skip
+    def evaluates(self, function: cst.FunctionDef, call: cst.Call, node: cst.CSTNode) -> bool | None:
+        """Tell whether ``call`` puts a model into evaluation mode before ``node``; None where it leaves it as it is."""
+        order, found = self.script.order, None
+        for mode in (c for c in self.script.calls if calls_method(c, "eval", "train")):
+            near = self.script.function_of(mode) is function and order[mode] < order[node]
+            if near and self._reached(mode, function, call):
+                given = mode.args[0].value if mode.args else None
+                off = given is not None and self._value(given, function, call) is False
+                found = off or calls_method(mode, "eval")
+        return found
 
     def _given(self, name: cst.Name, function: cst.FunctionDef, call: cst.Call) -> list[cst.BaseExpression]:
         """Return what ``name`` is in ``function`` when ``call`` runs it: its own parameter, or chosen by a test."""

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import libcst as cst
 
-from dlrun.port.facts.lists import keys_are_written, turned
-from dlrun.port.facts.tested import is_value, tested
+from dlrun.port.facts.numbers.lists import keys_are_written, turned
+from dlrun.port.facts.numbers.tested import is_value, tested
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, added, calls_method, children, dotted, numbered, table_of
 
@@ -115,11 +115,16 @@ class Spread:
             return None
         order, inside = self.script.order, self.script.inside
         home, around = self.script.function_of(use), list(self.script.above(use))
-        if any(self.script.function_of(b.node) is not home or (inside(use, b.node) and not self._within(use, b))
-               for b in bindings) or any(isinstance(up, cst.Lambda) for up in around):  # fmt: skip
+        if any(
+            self.script.function_of(b.node) is not home or (inside(use, b.node) and not self._within(use, b))
+            for b in bindings
+        ) or any(isinstance(up, cst.Lambda) for up in around):
             return None
-        turns = [up for up in around if isinstance(up, (cst.For, cst.While)) and not (
-            isinstance(up, cst.For) and inside(use, up.iter))]  # fmt: skip
+        turns = [
+            up
+            for up in around
+            if isinstance(up, (cst.For, cst.While)) and not (isinstance(up, cst.For) and inside(use, up.iter))
+        ]
         above = [b for b in bindings if order[b.node] < order[use] and (b.node in turns or not inside(use, b.node))]
         last = max((b for b in above if self._is_sure(use, b)), key=lambda b: order[b.node], default=None)
         if last is None:
@@ -139,8 +144,11 @@ class Spread:
         node = binding.node
         if isinstance(node, cst.For):
             return not self.script.inside(use, node.target)
-        return isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None and (
-            self.script.inside(use, node.value))  # fmt: skip
+        return (
+            isinstance(node, (cst.Assign, cst.AnnAssign))
+            and node.value is not None
+            and (self.script.inside(use, node.value))
+        )
 
     def _is_sure(self, use: cst.Name, binding: Binding) -> bool:
         """Tell whether ``use`` is never come to but by way of ``binding``, if no loop over data is empty."""
@@ -277,7 +285,7 @@ class Spread:
         places = [t.target for n in self.script.of(cst.Assign) for t in n.targets]
         others = [p for p in places if isinstance(p, cst.Attribute) and dotted(p.value) != "self"]
         made = [(p, o.node) for p in others for o in self.flow.origins(p.value)]
-        return {p.attr.value for p, node in made if calls_method(node, *_PARSES)}  # fmt: skip
+        return {p.attr.value for p, node in made if calls_method(node, *_PARSES)}
 
     def _kept_by(self, cls: cst.ClassDef, name: str) -> object | None:
         """Return what stands for the attribute ``name`` of ``cls``, or of its local bases: what a property returns."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import libcst as cst
 
-from dlrun.port.facts.kinds import Kinds, plays
+from dlrun.port.facts.models.kinds import Kinds, plays
 from dlrun.port.program.script import Script, calls_method, walk
 
 _LEAVES = ("item", "detach", "tolist", "numpy")

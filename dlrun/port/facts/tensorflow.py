@@ -9,17 +9,18 @@ from typing import Literal
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port.facts import Facts, Options
-from dlrun.port.facts.estimators import Estimators
+from dlrun.port.facts import Evaluation, Facts, Options
 from dlrun.port.facts.evaluated import Evaluations
-from dlrun.port.facts.keras_models import beside_loops
-from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.session import SESSIONS, SessionGradients, runs_session
+from dlrun.port.facts.models.keras_models import beside_loops
+from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.taint import Taint, chances, made_of
-from dlrun.port.facts.tape import TapeGradients
 from dlrun.port.facts.tops import Tops
-from dlrun.port.feeds import Feeds, own
+from dlrun.port.facts.updates.estimators import Estimators
+from dlrun.port.facts.updates.session import SESSIONS, SessionGradients, runs_session
+from dlrun.port.facts.updates.tape import TapeGradients
+from dlrun.port.feeds import Feeds, global_batches, own
+from dlrun.port.feeds.evaluations import evaluations
 from dlrun.port.feeds.tensorflow import SessionFeeds, TapeFeeds
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, argument, calls_method, dotted, walk
@@ -32,13 +33,13 @@ _MONITORED, _SUPERVISOR = SESSIONS[2], SESSIONS[5]
 # What trains, or makes an optimizer, out of sight, and what to write in its place.
 _HIDDEN = {
     "slim.learning.train": "the loop: while not sess.should_stop(): sess.run(train_op), in a MonitoredTrainingSession, "
-                           "with train_op = optimizer.minimize(loss)",
+    "with train_op = optimizer.minimize(loss)",
     "slim.learning.create_train_op": "optimizer.minimize(loss, global_step)",
     "layers.optimize_loss": "optimizer.minimize(loss, global_step), with an optimizer such as "
-                            "tf.compat.v1.train.GradientDescentOptimizer(0.01)",
+    "tf.compat.v1.train.GradientDescentOptimizer(0.01)",
     "optimizer.lbfgs_minimize": "a loop with tape.gradient() and optimizer.apply_gradients()",
     "optimizer.bfgs_minimize": "a loop with tape.gradient() and optimizer.apply_gradients()",
-}  # fmt: skip
+}
 _COMPUTED = (cst.Call, cst.BinaryOperation, cst.UnaryOperation)
 _FITS = ("fit", "fit_generator", "train_on_batch")
 
@@ -113,10 +114,19 @@ def read(script: Script, options: Options) -> TensorFlowFacts:
         name = plain(script.name_of(call.func)).replace("tf_slim.", "slim.")
         instead = next((line for hidden, line in _HIDDEN.items() if name.endswith(hidden)), None)
         if instead is not None:
-            raise DlrunError(f"{script.place(call)}: {script.code(call.func)}() trains out of sight, where no rank can "
-                             "average. Nothing was written.", f"Write {instead}.")  # fmt: skip
+            raise DlrunError(
+                f"{script.place(call)}: {script.code(call.func)}() trains out of sight, where no rank can "
+                "average. Nothing was written.",
+                f"Write {instead}.",
+            )
     style = style_of(script)
     flow = Flow(script)
+    if style == "estimator" and options.batch == "global":
+        raise DlrunError(
+            f"{script.name}: --batch global divides the batches of loops and of Keras' fit(); this script leaves its "
+            "loop to an Estimator. Nothing was written.",
+            "Port it with --batch local.",
+        )
     if style == "estimator":
         return gather(script, options, style, TapeGradients(flow), None, None)
     gradients = SessionGradients(flow) if style == "session" else TapeGradients(flow)
@@ -147,14 +157,20 @@ def read(script: Script, options: Options) -> TensorFlowFacts:
     feeds = SessionFeeds(loops) if style == "session" else TapeFeeds(loops)
     if not (isinstance(feeds, SessionFeeds) and feeds.queues) and (reason := nothing_to_share(feeds)) is not None:
         raise reason
+    if options.batch == "global":
+        if isinstance(feeds, SessionFeeds):
+            global_batches.fed(feeds)
+        else:
+            global_batches.divided(feeds, feeds.compiled)
     return gather(script, options, style or "tape", gradients, loops, feeds)
 
 
 def _is_entry(style: Style | None, loops: Loops) -> bool:
     """Tell whether functions that nothing here calls hold whole loops, with all that they update made in sight."""
     gradients = loops.gradients
-    looped = all(any(loops.script.outermost_loop(n) is not None for n in way) for e in loops.ends
-                 for way in loops.ways(e))  # fmt: skip
+    looped = all(
+        any(loops.script.outermost_loop(n) is not None for n in way) for e in loops.ends for way in loops.ways(e)
+    )
     return looped and (gradients.makes_all() if isinstance(gradients, SessionGradients) else style == "tape")
 
 
@@ -167,7 +183,7 @@ def gather(
     optimizers = {o.node: None for _, opt in gradients.builders for o in flow.origins(opt) if o.node not in updates}
     local = _forwards(gradients, loops, everywhere=True)
     estimators = Estimators(script, flow, kinds) if style == "estimator" else None
-    samples = own.samples(feeds) if isinstance(feeds, TapeFeeds) else ()
+    samples = [*own.samples(feeds)] if isinstance(feeds, TapeFeeds) else []
     runs: tuple[cst.Call, ...] = ()
     if isinstance(gradients, SessionGradients) and isinstance(feeds, SessionFeeds) and loops is not None:
         runs = Evaluations(gradients, loops, feeds).found()
@@ -185,12 +201,17 @@ def gather(
         feeds=tuple(feeds.found.values()) if feeds is not None else (),
         states=tuple(feeds.carried.by_loop.values()) if feeds is not None else (),
         carries=tuple(feeds.carried.dealt) if feeds is not None else (),
+        sampled=tuple(samples),
         permutations=tuple(feeds.permutations()) if feeds is not None else (),
         orders=tuple(feeds.late_orders()) if feeds is not None else (),
         paced=tuple(feeds.paced) if feeds is not None else (),
         seeds=tuple(feeds.orders.seeds()) if feeds is not None and not feeds.episodes else (),
-        optimizers=tuple(c for c in script.calls if c in optimizers or kinds.of_call(c) == "optimizer"),
+        optimizers=tuple(
+            c for c in script.calls if not kinds.gives_class(c) and (c in optimizers or kinds.of_call(c) == "optimizer")
+        ),
         loops=tuple(loops.turning) if loops is not None else (),
+        innermost=tuple(feeds.innermost) if feeds is not None else (),
+        evaluations=tuple(_evaluations(style, options, feeds)),
         accumulating=tuple(loops.accumulating) if loops is not None else (),
         counted=feeds.ranges() if feeds is not None else (),
         full_batch=feeds.full_batch if feeds is not None else False,
@@ -213,6 +234,14 @@ def gather(
         else (),
         unclear=tuple(feeds.unclear if isinstance(feeds, SessionFeeds) else getattr(feeds, "compiled", ())),
     )
+
+
+def _evaluations(style: Style, options: Options, feeds: Feeds | None) -> Iterator[Evaluation]:
+    """Yield the loops that evaluate, where the ranks take batches of the serial script, too."""
+    if style != "tape" or feeds is None:
+        return
+    if options.batch == "local" and not feeds.full_batch and not feeds.episodes:
+        yield from evaluations(feeds)
 
 
 def _trained(gradients: TapeGradients, loops: Loops | None, made: Iterable[cst.CSTNode]) -> Taint:

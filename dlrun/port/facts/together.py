@@ -59,8 +59,11 @@ class Together:
         function = next((f for name in sorted(taken) if (f := self._owner(name)) is not None), None)
         if function is None or not depth:
             return [taken]
-        return [names for call in self.flow.callers(function)
-                for names in self._by_calls(self.given(call, taken), depth - 1)]  # fmt: skip
+        return [
+            names
+            for call in self.flow.callers(function)
+            for names in self._by_calls(self.given(call, taken), depth - 1)
+        ]
 
     def _owner(self, name: str) -> cst.FunctionDef | None:
         return self._parameters[name][0] if name in self._parameters else None

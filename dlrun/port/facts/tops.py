@@ -9,11 +9,11 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts import Conditional, Top
-from dlrun.port.facts.boxes import boxed
-from dlrun.port.facts.computed import given
-from dlrun.port.facts.conditional import conditional
-from dlrun.port.facts.copies import copied, held, is_list_of_copies
 from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.models.boxes import boxed
+from dlrun.port.facts.models.conditional import conditional
+from dlrun.port.facts.models.copies import copied, held, is_list_of_copies
+from dlrun.port.facts.numbers.computed import given
 from dlrun.port.facts.torch import LOOPS
 from dlrun.port.program.onward import Origin
 from dlrun.port.program.script import Binding, Scope, calls_method, dotted, walk
@@ -53,8 +53,11 @@ class Tops:
         script = self.script
         for call in way[:-1] if len(others) > 1 else ():
             function, after = script.function_of(call), script.order[call]
-            made = [script.order[n] for n in script.of(cst.Assign) if script.function_of(n) is function
-                    and any(dotted(t.target) in top.things for t in n.targets)]  # fmt: skip
+            made = [
+                script.order[n]
+                for n in script.of(cst.Assign)
+                if script.function_of(n) is function and any(dotted(t.target) in top.things for t in n.targets)
+            ]
             for other in others:
                 begun = script.order[other.loop]
                 above = script.parents[other.loop]
@@ -90,10 +93,17 @@ class Tops:
     def _makes_model(self, loop: cst.CSTNode, end: cst.CSTNode) -> bool:
         """Tell whether ``loop`` makes, for the update ``end``, an optimizer and the model whose weights that gets."""
         script = self.script
-        made = [o.node for call, optimizer in self.gradients.step_calls if call is end
-                for o in self.flow.origins(optimizer)]  # fmt: skip
-        given = [n for c in made if isinstance(c, cst.Call) and script.inside(c, loop)
-                 for a in c.args[:1] for n in walk(a.value) if isinstance(n, cst.Name)]  # fmt: skip
+        made = [
+            o.node for call, optimizer in self.gradients.step_calls if call is end for o in self.flow.origins(optimizer)
+        ]
+        given = [
+            n
+            for c in made
+            if isinstance(c, cst.Call) and script.inside(c, loop)
+            for a in c.args[:1]
+            for n in walk(a.value)
+            if isinstance(n, cst.Name)
+        ]
         return any(self._is_model_of(loop, name) for name in given)
 
     def _is_model_of(self, loop: cst.CSTNode, name: cst.Name) -> bool:
@@ -216,8 +226,10 @@ class Tops:
         other = test.orelse if self.script.inside(node, test.body) else test.body
         if other is None or isinstance(other, cst.If):
             return False
-        leaves = any(isinstance(n, (cst.Raise, cst.Return, cst.Assert)) or (isinstance(n, cst.Call) and "exit" in
-                     dotted(n.func)) for n in walk(other))  # fmt: skip
+        leaves = any(
+            isinstance(n, (cst.Raise, cst.Return, cst.Assert)) or (isinstance(n, cst.Call) and "exit" in dotted(n.func))
+            for n in walk(other)
+        )
         return not leaves and not any(self.script.inside(b.node, other) for b in before)
 
     def _sorted(self, candidates: list[tuple[str, cst.CSTNode]]) -> tuple[tuple[str, ...], tuple[str, ...]]:

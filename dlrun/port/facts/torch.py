@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from dlrun.port.facts import Step
-from dlrun.port.facts.hand_rates import disturbs, rates_in
-from dlrun.port.facts.kinds import Kinds
-from dlrun.port.facts.outer import places
+from dlrun.port.facts.models.kinds import Kinds
+from dlrun.port.facts.updates.hand_rates import disturbs, rates_in
+from dlrun.port.facts.updates.outer import places
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, calls_method, dotted, walk
 
@@ -71,7 +71,7 @@ class Gradients:
 
     def _manual_updates(self) -> Iterator[cst.CSTNode]:
         """Yield statements that change parameters from their ``.grad`` without an optimizer."""
-        for node in self.script.nodes:
+        for node in self.script.nodes if self.script.named("grad") else ():
             owner = self.script.class_of(node) if isinstance(node, (cst.AugAssign, cst.Assign, cst.Expr)) else None
             if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) == "optimizer":
                 continue
@@ -255,6 +255,7 @@ class Gradients:
         for _, optimizer in self.step_calls:
             for origin in self.flow.origins(optimizer):
                 made = origin.node
-                if isinstance(made, cst.Call) and origin.whole and not self.kinds.of_call(made):
+                own = isinstance(made, cst.Call) and origin.whole and not self.kinds.gives_class(made)
+                if own and isinstance(made, cst.Call) and not self.kinds.of_call(made):
                     known.append(made)
         return tuple(dict.fromkeys(known))

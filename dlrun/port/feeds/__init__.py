@@ -8,23 +8,23 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts import Feed
-from dlrun.port.facts.kinds import plays
 from dlrun.port.facts.loops import Loops
-from dlrun.port.feeds import nested
+from dlrun.port.facts.models.kinds import plays
 from dlrun.port.feeds.alternating import in_turns, is_part
 from dlrun.port.feeds.aside import only_shown
-from dlrun.port.feeds.carried import Carried, hands_on
-from dlrun.port.feeds.counting import counts_too
 from dlrun.port.feeds.draws import Draws
-from dlrun.port.feeds.full import FullBatches
+from dlrun.port.feeds.full.full import FullBatches
+from dlrun.port.feeds.full.wholes import Wholes
 from dlrun.port.feeds.given import Given
 from dlrun.port.feeds.iterated import Iterated
-from dlrun.port.feeds.orders import Orders
-from dlrun.port.feeds.paces import Paces
-from dlrun.port.feeds.positions import moving, picks_samples, slides
+from dlrun.port.feeds.positions import nested
+from dlrun.port.feeds.positions.counting import counts_too
+from dlrun.port.feeds.positions.orders import Orders
+from dlrun.port.feeds.positions.positions import moving, picks_samples, slides
 from dlrun.port.feeds.sources import Sources
+from dlrun.port.feeds.streams.carried import Carried, hands_on
+from dlrun.port.feeds.streams.paces import Paces
 from dlrun.port.feeds.uses import Uses
-from dlrun.port.feeds.wholes import Wholes
 
 _PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
 
@@ -47,10 +47,11 @@ class Feeds(Sources, FullBatches):
         self.found: dict[cst.CSTNode, Feed] = {}
         self.counted: list[cst.For | cst.While] = []
         self.evaluated: list[cst.BaseExpression] = []
+        self.both_ways: list[tuple[cst.For, cst.BaseExpression]] = []  # loops that train and evaluate, by what
         self.unseen: list[cst.Call] = []  # draws from iterators that come from out of sight
         self.paced: list[cst.Call] = []  # what returns the next number of a schedule
-        self._fed: set[cst.CSTNode] = set()  # loops that run over what is dealt out
-        # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
+        self._fed: set[cst.CSTNode] = set()  # loops that run over what is sharded
+        # Where an environment is played, every rank makes samples of its own: there is nothing to shard.
         self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
         self.episodes = self.episodes or any(plays(self.kinds, n) for n in self.script.nodes)
         self.episodes = self.episodes and not any(map(self._reads, self.innermost))
@@ -93,9 +94,11 @@ class Feeds(Sources, FullBatches):
         made = self.flow.origins(self.iterated.source(loop.iter)) if isinstance(loop, cst.For) else ()
         loaders = [o.node for o in made if isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"]
         return bool(loaders) and not any(
-            up in self.loops.training for call in loaders
+            up in self.loops.training
+            for call in loaders
             for place in (call, *self.flow.callers(self.script.function_of(call)))
-            for up in self.script.above(place))  # fmt: skip
+            for up in self.script.above(place)
+        )
 
     def ranges(self) -> tuple[tuple[cst.CSTNode, cst.BaseExpression | None], ...]:
         """Return the loops that draw a batch a turn, with what those with ``for`` count."""
@@ -146,8 +149,11 @@ class Feeds(Sources, FullBatches):
     def _drawn(self, loop: cst.For | cst.While) -> list[tuple[cst.Call, cst.BaseExpression]]:
         """Return the calls by which a turn of ``loop`` draws what may be samples from iterators, each with its own."""
         found = [(c, self.draws.advanced(c)) for c in self.draws.reached(loop.body)]
-        return [(c, given) for c, given in found
-                if given is not None and not self._is_paced(c) and not self.uses.only_evaluates(c)]  # fmt: skip
+        return [
+            (c, given)
+            for c, given in found
+            if given is not None and not self._is_paced(c) and not self.uses.only_evaluates(c)
+        ]
 
     @cached_property
     def _paces(self) -> Paces:
@@ -155,7 +161,8 @@ class Feeds(Sources, FullBatches):
 
     def _is_paced(self, call: cst.Call) -> bool:
         """Tell whether ``call`` returns the next number of a schedule, and note it."""
-        paced = self._paces.is_number(call)
+        computed = self.iterated.advanced(call) is not None and self.draws.advanced(call) is None
+        paced = not computed and self._paces.is_number(call)
         if paced and call not in self.paced:
             self.paced.append(call)
         return paced
@@ -168,8 +175,11 @@ class Feeds(Sources, FullBatches):
         if not depth or not isinstance(function, cst.FunctionDef) or not isinstance(iterator, cst.Name):
             return [iterator]
         callers, reached = self.flow.callers(function), self.draws.reached(loop.body)
-        trains = [c for c in callers if c in reached and not self.uses.only_evaluates(c)
-                  and not only_shown(self.loops, loop, c)]  # fmt: skip
+        trains = [
+            c
+            for c in callers
+            if c in reached and not self.uses.only_evaluates(c) and not only_shown(self.loops, loop, c)
+        ]
         given = [(c, self.flow.argument(c, function, iterator.value)) for c in trains]
         if len(trains) in (0, len(callers)) or not all(value is not None for _, value in given):
             return [iterator]
@@ -186,8 +196,9 @@ class Feeds(Sources, FullBatches):
     def _of_iterated(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         """Note what ``loop`` runs over; where its function also evaluates, what the calls that train pass to it."""
         innermost = loop in self.innermost
-        trains, evaluates = ([], []) if self.loops.sites.totals(loop) else self.loops.sites.split(loop, iterated)
+        trains, evaluates = self.loops.sites.split(loop, iterated)
         self.uses.whole.extend(evaluates)
+        self.both_ways.extend((loop, given) for given in evaluates)
         for given in trains or [iterated]:
             self._feed(self.iterated.source(given), innermost=innermost)
 
@@ -197,7 +208,7 @@ class Feeds(Sources, FullBatches):
         return bool(outer) and all(any(u in drawn or self._is_dealt(u) for u in us) for us in outer)
 
     def _unfed(self, loop: cst.For | cst.While) -> Wholes | None:
-        """Return the arrays that ``loop`` takes whole in every turn, where no loop around it deals out others."""
+        """Return the arrays that ``loop`` takes whole in every turn, where no loop around it shards others."""
         if loop in self.counted or self._is_dealt(loop) or self._is_part(loop, self.counted):
             return None
         if isinstance(loop, cst.While) or not self.iterated.counts(self.iterated.of(loop)):
@@ -216,7 +227,7 @@ class Feeds(Sources, FullBatches):
         return up if drawn and is_part(self.loops, self.iterated, loop, up) else None
 
     def _is_dealt(self, loop: cst.CSTNode) -> bool:
-        """Tell whether ``loop`` runs over what is dealt out."""
+        """Tell whether ``loop`` runs over what is sharded."""
         source = self.iterated.source(loop.iter) if isinstance(loop, cst.For) else None
         return source is not None and any(node in self.found for node in (source, *self.flow.through(source)))
 

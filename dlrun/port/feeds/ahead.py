@@ -18,13 +18,18 @@ def drawn_ahead(feeds: Feeds) -> Iterator[tuple[cst.CSTNode, bool]]:
     And whether something between them and the loop draws what is no batch, and maybe the same for all ranks.
     """
     script, order = feeds.script, feeds.script.order
-    alike = {call for call, _ in feeds.late_orders()}  # dealt out
+    alike = {call for call, _ in feeds.late_orders()}  # sharded
     drawn = [n for n in script.nodes if isinstance(n, _STATEMENTS) and not alike.issuperset(_made(feeds, n))]
     for top in feeds.orders.tops if feeds.counted else ():
         turns = [loop for loop in feeds.counted if loop is top.loop or script.inside(loop, top.loop)]
         inner = [n for n in drawn if any(script.inside(n, loop) for loop in turns)]
-        before = [n for n in drawn if order[n] < order[top.loop] and not script.inside(n, top.loop)
-                  and script.function_of(n) is script.function_of(top.loop)]  # fmt: skip
+        before = [
+            n
+            for n in drawn
+            if order[n] < order[top.loop]
+            and not script.inside(n, top.loop)
+            and script.function_of(n) is script.function_of(top.loop)
+        ]
         first = next((n for n in before if any(_goes_first(feeds, n, again) for again in inner)), None)
         if first is not None:
             between = [n for n in before if order[n] > order[first] and not any(_names(n) == _names(m) for m in inner)]

@@ -18,8 +18,13 @@ def only_shown(loops: Loops, loop: cst.For | cst.While, draw: cst.Call) -> bool:
     branch = next((up for up in reversed(within) if isinstance(up, cst.If)), None)
     if branch is None or loops.gradients.runs_backward(branch):
         return False
-    bound = {n.value for t in walk(branch) if isinstance(t, cst.AssignTarget) for n in walk(t.target)
-             if isinstance(n, cst.Name)}  # fmt: skip
+    bound = {
+        n.value
+        for t in walk(branch)
+        if isinstance(t, cst.AssignTarget)
+        for n in walk(t.target)
+        if isinstance(n, cst.Name)
+    }
     target = names_in(loop.target) if isinstance(loop, cst.For) else set()
     others = [n for n in walk(loop.body) if isinstance(n, cst.Name) and not script.inside(n, branch)]
     read = [n for n in others if n.value not in target or script.order[n] > script.order[branch]]

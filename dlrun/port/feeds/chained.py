@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import libcst as cst
 
-from dlrun.port.facts.computed import reaching
-from dlrun.port.feeds.positions import mentions
+from dlrun.port.facts.numbers.computed import reaching
+from dlrun.port.feeds.positions.positions import mentions
 from dlrun.port.program.script import Script
 
 
@@ -32,8 +32,7 @@ def changes_at_times(script: Script, made: cst.CSTNode, others: Collection[cst.C
     if name is None:
         return False
     named = [(n, known) for n in others if n is not made and (known := _name(script, n)) is not None]
-    same = [n for n, known in named
-            if known.value == name.value and script.scope_of(known) is script.scope_of(name)]  # fmt: skip
+    same = [n for n, known in named if known.value == name.value and script.scope_of(known) is script.scope_of(name)]
     return any(mentions(n, {name.value}) for n in (made, *same)) if same else False
 
 

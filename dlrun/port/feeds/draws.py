@@ -22,12 +22,32 @@ DRAWS = re.compile(
     r"\.(choice|permutation|sample|integers|next_batch|rvs)$"
 )
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
-_PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample", "tensorflow.random.shuffle",
-             "keras.random.shuffle", "tensorflow.keras.random.shuffle")  # fmt: skip
+_PERMUTES = (
+    "torch.randperm",
+    "numpy.random.permutation",
+    "random.sample",
+    "tensorflow.random.shuffle",
+    "keras.random.shuffle",
+    "tensorflow.keras.random.shuffle",
+)
 _NUMBERS = ("builtins.range", "numpy.arange", "torch.arange", "six.moves.range")
 # Methods whose results are no batches: the weights of a module, a tensor along its first axis.
-_PARTS = ("parameters", "named_parameters", "children", "modules", "buffers", "view", "reshape", "transpose", "permute",
-          "unbind", "chunk", "contiguous", "expand", "flip")  # fmt: skip
+_PARTS = (
+    "parameters",
+    "named_parameters",
+    "children",
+    "modules",
+    "buffers",
+    "view",
+    "reshape",
+    "transpose",
+    "permute",
+    "unbind",
+    "chunk",
+    "contiguous",
+    "expand",
+    "flip",
+)
 IN_PLACE = ("numpy.random.shuffle", "random.shuffle")
 
 
@@ -97,7 +117,8 @@ class Draws:
             made = [o.node for n in made for o in self.flow.origins(self.iterated.source(n))]  # type: ignore[arg-type]
         home = self.script.function_of(call)
         computed = made and all(self.script.function_of(n) is home and self._is_part(n) for n in made)
-        return None if computed else iterator
+        listed = isinstance(iterator, cst.Call) and made and all(isinstance(n, (cst.List, cst.Tuple)) for n in made)
+        return None if computed or listed else iterator  # next(iter([a, b])) goes through nothing
 
     def _is_part(self, made: cst.CSTNode) -> bool:
         """Tell whether ``made`` computes a tensor, or lists the weights of a module."""
@@ -172,8 +193,9 @@ class Draws:
         scope = self.script.scope_of(node)
         made = {name for o in self.flow.origins(node) if isinstance(o.node, cst.Call) for name in self.names(o.node)}
         shuffled = [c.args[0].value for c in self.script.calls if self.script.name_of(c.func) in IN_PLACE and c.args]
-        same = any(isinstance(n, cst.Name) and n.value == node.value
-                   and self.script.scope_of(n) is scope for n in shuffled)  # fmt: skip
+        same = any(
+            isinstance(n, cst.Name) and n.value == node.value and self.script.scope_of(n) is scope for n in shuffled
+        )
         return bool(made & set(_PERMUTES)) or (same and bool(made & set(_NUMBERS)))
 
     def permutations(self, node: cst.CSTNode) -> Iterator[cst.Call]:

@@ -7,9 +7,9 @@ import re
 import libcst as cst
 
 from dlrun.port.facts import Feed
-from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.models.kinds import Kinds
 from dlrun.port.feeds.iterated import WRAPPERS
-from dlrun.port.feeds.positions import mentions
+from dlrun.port.feeds.positions.positions import mentions
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, Scope, dotted
@@ -68,8 +68,12 @@ def _is_read(flow: Flow, name: str, scope: Scope, depth: int = 3) -> bool:
         if not isinstance(call, cst.Call) or dotted(call.func).rsplit(".", 1)[-1] in _GOES_THROUGH:
             continue
         functions = [f for f in flow.targets(call) if isinstance(f, cst.FunctionDef)] if depth else []
-        params = [(p.name.value, f) for f in functions for p in (*f.params.params, *f.params.kwonly_params)
-                  if flow.argument(call, f, p.name.value) is use]  # fmt: skip
+        params = [
+            (p.name.value, f)
+            for f in functions
+            for p in (*f.params.params, *f.params.kwonly_params)
+            if flow.argument(call, f, p.name.value) is use
+        ]
         if not functions or any(_is_read(flow, n, script.scopes[f.body], depth - 1) for n, f in params):
             return True
     return False

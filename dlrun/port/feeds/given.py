@@ -7,7 +7,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from dlrun.port.facts.loops import Loops
-from dlrun.port.feeds.positions import mentions
+from dlrun.port.feeds.positions.positions import mentions
 from dlrun.port.inputs import comes_from
 from dlrun.port.program.script import walk
 
@@ -35,6 +35,11 @@ class Given:
         first = loop.target.elements[0].value
         if not (isinstance(first, cst.Name) and script.code(loop.iter).startswith("enumerate(")):
             return None
-        picked = [n for n in walk(loop.body) if isinstance(n, cst.Subscript) and mentions(n.slice[0], {first.value})
-                  and not isinstance(script.parents[n], cst.AssignTarget)]  # fmt: skip
+        picked = [
+            n
+            for n in walk(loop.body)
+            if isinstance(n, cst.Subscript)
+            and mentions(n.slice[0], {first.value})
+            and not isinstance(script.parents[n], cst.AssignTarget)
+        ]
         return next((n for n in picked if self.takes(loop, n)), None)

@@ -12,9 +12,17 @@ from dlrun.port.program.script import dotted, names_in, numbered
 BARS = ("tqdm", "track", "progress_bar")
 WRAPPERS = ("enumerate", "iter", "cycle", "islice", "list", *BARS)
 _COUNTS = (
-    "builtins.range", "numpy.arange", "torch.arange", "itertools.count", "tqdm.trange", "tqdm.auto.trange",
-    "tqdm.notebook.trange", "six.moves.range", "six.moves.xrange", "past.builtins.xrange",
-)  # fmt: skip
+    "builtins.range",
+    "numpy.arange",
+    "torch.arange",
+    "itertools.count",
+    "tqdm.trange",
+    "tqdm.auto.trange",
+    "tqdm.notebook.trange",
+    "six.moves.range",
+    "six.moves.xrange",
+    "past.builtins.xrange",
+)
 
 
 class Iterated:
@@ -79,9 +87,12 @@ class Iterated:
     def lists(self, loop: cst.CSTNode) -> bool:
         """Tell whether ``loop`` runs over what is written out, a turn for each kind of batch: ``in ("a", "b")``."""
         made = [o.node for o in self.flow.origins(self.of(loop))] if isinstance(loop, cst.For) else []
-        return bool(made) and all(isinstance(n, (cst.List, cst.Tuple)) and n.elements
-                                  and all(isinstance(e.value, (cst.SimpleString, cst.BaseNumber)) for e in n.elements)
-                                  for n in made)  # fmt: skip
+        return bool(made) and all(
+            isinstance(n, (cst.List, cst.Tuple))
+            and n.elements
+            and all(isinstance(e.value, (cst.SimpleString, cst.BaseNumber)) for e in n.elements)
+            for n in made
+        )
 
     def picks_objects(self, loop: cst.CSTNode, way: Iterable[cst.CSTNode]) -> bool:
         """Tell whether ``loop`` runs over objects of the script's own, whose methods ``way`` calls: models to train."""

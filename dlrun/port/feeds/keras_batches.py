@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.feeds.iterated import Iterated
-from dlrun.port.feeds.positions import mentions
+from dlrun.port.feeds.positions.positions import mentions
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted, names_in, walk
 
@@ -96,10 +96,21 @@ def _trains_on(flow: Flow, outer: cst.CSTNode, draw: cst.Call) -> bool:
         return False
     names = {name for n in walk(line) if isinstance(n, cst.Assign) for t in n.targets for name in names_in(t.target)}
     order, begin = flow.script.order, flow.script.order[line]
-    again = [order[n] for n in walk(outer) if isinstance(n, cst.Assign) and order[n] > begin
-             and any(names & names_in(t.target) for t in n.targets) and not flow.script.inside(n, line)]  # fmt: skip
-    given = [n for n in walk(outer) if isinstance(n, cst.Call) and begin < order[n] < min(again, default=len(order))
-             and any(mentions(a.value, names) for a in n.args)]  # fmt: skip
+    again = [
+        order[n]
+        for n in walk(outer)
+        if isinstance(n, cst.Assign)
+        and order[n] > begin
+        and any(names & names_in(t.target) for t in n.targets)
+        and not flow.script.inside(n, line)
+    ]
+    given = [
+        n
+        for n in walk(outer)
+        if isinstance(n, cst.Call)
+        and begin < order[n] < min(again, default=len(order))
+        and any(mentions(a.value, names) for a in n.args)
+    ]
     return not given or not all(dotted(n.func).rsplit(".", 1)[-1] in _TESTS for n in given)
 
 

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Feed
 from dlrun.port.facts.taint import Taint
 from dlrun.port.feeds import Feeds
-from dlrun.port.feeds.positions import uses_of_number
+from dlrun.port.feeds.positions.positions import uses_of_number
 from dlrun.port.program.script import dotted
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from dlrun.port.facts.kinds import Kinds
-from dlrun.port.facts.tested import is_value
+from dlrun.port.facts.models.kinds import Kinds
+from dlrun.port.facts.numbers.tested import is_value
 from dlrun.port.inputs import made_of
 
 # Names of what is one for each column of the samples, or for all: the domain's bounds, what inputs are scaled by.

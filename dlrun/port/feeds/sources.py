@@ -7,14 +7,14 @@ from collections.abc import Collection
 import libcst as cst
 
 from dlrun.port.facts import Feed
-from dlrun.port.facts.computed import reaching
-from dlrun.port.facts.kinds import Kinds
-from dlrun.port.feeds import beside
+from dlrun.port.facts.models.kinds import Kinds
+from dlrun.port.facts.numbers.computed import reaching
 from dlrun.port.feeds.chained import changes_at_times, goes_on_in
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.foreign import may_be_batches, where_assigned
 from dlrun.port.feeds.given import Given
 from dlrun.port.feeds.iterated import BARS, WRAPPERS, Iterated
+from dlrun.port.feeds.positions import beside
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, walk
@@ -92,7 +92,7 @@ class Sources:
                     self.found.pop(feed.node)
 
     def _asked(self, made: cst.CSTNode) -> list[cst.BaseExpression]:
-        """Return what an object that can only be asked for the next batch, and be dealt out in no way, asks itself."""
+        """Return what an object that can only be asked for the next batch, and be sharded in no way, asks itself."""
         classes = self.flow.definitions(made.func) if isinstance(made, cst.Call) else ()
         for cls in (c for c in classes if isinstance(c, cst.ClassDef)):
             following, *others = (self.flow.method(cls, name) for name in ("__next__", "__iter__", "__getitem__"))
@@ -184,8 +184,13 @@ class Sources:
         ends = [n for c in walk(function.body) if (n := self.iterated.advanced(c)) is not None]
         made = [o.node for n in ends for o in self.flow.origins(n) if isinstance(o.node, cst.BaseExpression)]
         moved = [self.flow.argument(call, function, dotted(n)) or n for n in map(self.iterated.source, made)]
-        own = [n for n in inner if any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
-                                       for o in self.flow.origins(n))]  # fmt: skip
+        own = [
+            n
+            for n in inner
+            if any(
+                isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader" for o in self.flow.origins(n)
+            )
+        ]
         for loader in own:
             self._feed(loader, innermost=innermost)
         if own:
@@ -207,8 +212,12 @@ class Sources:
         """Take back that ``looped`` are cut; return the calls which make them: next() draws from some of these, too."""
         for node in looped:
             self.found.pop(node)
-        return [self._nearest(call, n) for n in looped if isinstance(n, cst.BaseExpression)
-                for call, _ in self.draws.generators(n)]  # fmt: skip
+        return [
+            self._nearest(call, n)
+            for n in looped
+            if isinstance(n, cst.BaseExpression)
+            for call, _ in self.draws.generators(n)
+        ]
 
     def _nearest(self, call: cst.Call, iterated: cst.BaseExpression) -> cst.Call:
         """Return the call nearest to ``iterated`` that returns what ``call`` makes: others may return it elsewhere."""
@@ -226,4 +235,6 @@ class Sources:
         drawn = ("builtins.map", "builtins.filter", "builtins.next")
         return not any(n in self.found for n in through) and all(
             isinstance(n, (cst.Param, cst.Name, cst.Attribute, cst.Subscript))
-            or (isinstance(n, cst.Call) and self.script.name_of(n.func) in drawn) for n in made)  # fmt: skip
+            or (isinstance(n, cst.Call) and self.script.name_of(n.func) in drawn)
+            for n in made
+        )

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts import Feed
-from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.session import SessionGradients
-from dlrun.port.facts.tape import TapeGradients
+from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.updates.session import SessionGradients
+from dlrun.port.facts.updates.tape import TapeGradients
 from dlrun.port.feeds import Feeds
-from dlrun.port.feeds.full_sessions import FullSessions
+from dlrun.port.feeds.full.full_sessions import FullSessions
 from dlrun.port.feeds.iterated import BARS
 from dlrun.port.program.script import calls_method, dotted, numbered
 
@@ -33,14 +33,16 @@ class TapeFeeds(Feeds):
         self.compiled: list[cst.CSTNode] = []  # loops inside a tf.function over data sets that are made elsewhere
         super().__init__(loops)
         cut = {node for node, feed in self.found.items() if feed.how == "loader"}  # where it is made, for all loops
-        self.found = {node: feed for node, feed in self.found.items()
-                      if node in cut or cut.isdisjoint(self.flow.through(node))}  # fmt: skip
+        self.found = {
+            node: feed for node, feed in self.found.items() if node in cut or cut.isdisjoint(self.flow.through(node))
+        }
 
     def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
         if numbered(iterated):  # each rank counts the batches of its own
             iterated = iterated.func.value  # type: ignore[attr-defined]
-        data = any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
-                   for o in self.flow.origins(iterated))  # fmt: skip
+        data = any(
+            isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader" for o in self.flow.origins(iterated)
+        )
         function = self.script.function_of(iterated)
         graph = isinstance(function, cst.FunctionDef) and any(
             "function" in dotted(d.decorator if not isinstance(d.decorator, cst.Call) else d.decorator.func)
@@ -106,9 +108,13 @@ class SessionFeeds(FullSessions, Feeds):
 
 
 def _is_queue(name: str) -> bool:
-    return name in ("tensorflow.train.string_input_producer", "tensorflow.train.slice_input_producer",
-                    "tensorflow.train.shuffle_batch", "tensorflow.train.batch",
-                    "tensorflow.train.start_queue_runners")  # fmt: skip
+    return name in (
+        "tensorflow.train.string_input_producer",
+        "tensorflow.train.slice_input_producer",
+        "tensorflow.train.shuffle_batch",
+        "tensorflow.train.batch",
+        "tensorflow.train.start_queue_runners",
+    )
 
 
 def _endless(loop: cst.While) -> bool:

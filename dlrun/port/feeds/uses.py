@@ -12,7 +12,7 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.feeds.draws import Draws
-from dlrun.port.feeds.positions import mentions
+from dlrun.port.feeds.positions.positions import mentions
 from dlrun.port.program.script import dotted, names_in, walk
 
 # Foreign functions that go through a loader for what it holds; others may make batches of it, or know its length.
@@ -84,8 +84,10 @@ class Uses:
         """Tell whether something that does not train looks at the batches of what ``made`` returns, or at that part of
         it which the name ``iterated`` holds."""
         holds = self.script.bindings_of(iterated)
-        return any(made in self.flow.through(other) or (holds and self.script.bindings_of(other) == holds)
-                   for other in self._others())  # fmt: skip
+        return any(
+            made in self.flow.through(other) or (holds and self.script.bindings_of(other) == holds)
+            for other in self._others()
+        )
 
     def lengths(self, feeds: Iterable[Feed]) -> Iterator[cst.Call]:
         """Yield the calls ``len(loader)`` beside loops that take a share of a loader which stays whole elsewhere.
@@ -132,7 +134,7 @@ class Uses:
                 trains = node in self.loops.training or node in self.loops.accumulating
                 found.extend([] if trains or not self._works(node) else [self.iterated.source(node.iter)])
             elif isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.SetComp)):
-                keeps = self._computes(node.elt) or self._collects(node)
+                keeps = self.computes(node.elt) or self._collects(node)
                 keeps = keeps and not self.loops.gradients.runs_backward(node.elt)
                 found.extend([self.iterated.source(node.for_in.iter)] if keeps else [])
             elif isinstance(node, cst.Call):
@@ -160,7 +162,7 @@ class Uses:
         names = {n.value for t in targets for n in walk(t) if isinstance(n, cst.Name)}
         home = self.script.function_of(call)
         calls = [c for c in self.script.calls if self.script.function_of(c) is home]
-        given = [a for c in calls if self._computes(c) for a in c.args]
+        given = [a for c in calls if self.computes(c) for a in c.args]
         if any(mentions(a, names) or self.script.inside(call, a) for a in given):
             yield (source := self.iterated.source(iterator))
             inner = [n for made in self.draws.generators(source) for n in self._gone_through(*made)]
@@ -179,9 +181,10 @@ class Uses:
         said += [item.item for n in walk(home.body) if isinstance(n, cst.With) for item in n.items]
         if any(dotted(n.func if isinstance(n, cst.Call) else n).endswith(_NO_GRADIENTS) for n in said):
             return True
-        callers = self.flow.callers(home) if depth and self._computes(home.body) else []
+        callers = self.flow.callers(home) if depth and self.computes(home.body) else []
         return bool(callers) and all(
-            without_gradients(self.script, c) or self.only_evaluates(c, depth - 1) for c in callers)  # fmt: skip
+            without_gradients(self.script, c) or self.only_evaluates(c, depth - 1) for c in callers
+        )
 
     def _given(self, call: cst.Call) -> Iterator[cst.BaseExpression]:
         """Yield what ``call`` hands to a function out of sight that evaluates, as its name says."""
@@ -194,7 +197,7 @@ class Uses:
         """Tell whether ``loop`` runs a model, adds up, or keeps: it is no plot of the first batch."""
         leaves = any(isinstance(n, cst.Break) for n in walk(loop.body))
         batch = names_in(loop.target)
-        return self._computes(loop.body) or (not leaves and any(self._keeps(n, batch) for n in walk(loop.body)))
+        return self.computes(loop.body) or (not leaves and any(self._keeps(n, batch) for n in walk(loop.body)))
 
     def _keeps(self, node: cst.CSTNode, batch: set[str]) -> bool:
         """Tell whether ``node`` adds to something: ``seen.append(y)``, ``most = max(most, len(x))``, ``n[y] = 1``."""
@@ -214,7 +217,7 @@ class Uses:
         goes = goes or (isinstance(user, (cst.Assign, cst.Return)) and not isinstance(node, cst.GeneratorExp))
         return goes and mentions(node.elt, names_in(node.for_in.target))
 
-    def _computes(self, node: cst.CSTNode) -> bool:
+    def computes(self, node: cst.CSTNode) -> bool:
         """Tell whether running ``node`` runs a model, also by a method of its own or in a function of the script."""
         for call in (n for body in self.flow.bodies(node, 3) for n in walk(body) if isinstance(n, cst.Call)):
             method = call.func if isinstance(call.func, cst.Attribute) else None

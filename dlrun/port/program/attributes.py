@@ -20,8 +20,10 @@ class Attributes(Onward, ABC):
                 self.script.attributes[call, name] = [Binding(name, "assign", arg, arg.value)]
         for cls in self.script.of(cst.ClassDef):  # lists that all its objects share, or each begins with
             for name, bound in self.script.scopes[cls.body].names.items():
-                if all(b.how == "assign" and (isinstance(b.value, (cst.List, cst.Dict)) or self._is_field(b.value))
-                       for b in bound):  # fmt: skip
+                if all(
+                    b.how == "assign" and (isinstance(b.value, (cst.List, cst.Dict)) or self._is_field(b.value))
+                    for b in bound
+                ):
                     self.script.attributes.setdefault((cls, name), list(bound))
         for target, binding in self.script.outside:
             for module in self.script.local_modules(target.value):

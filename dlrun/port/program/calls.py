@@ -244,9 +244,18 @@ def fits(call: cst.Call, function: cst.FunctionDef) -> bool:
     params = [*function.params.posonly_params, *function.params.params]
     needed = [p for p in params if p.default is None]
     unpacks = any(arg.star for arg in call.args)
-    return unpacks or isinstance(function.params.star_arg, cst.Param) or (
-        len(needed) <= len(call.args) and (len(call.args) <= len(params) or bool(function.params.kwonly_params)
-                                           or function.params.star_kwarg is not None))  # fmt: skip
+    return (
+        unpacks
+        or isinstance(function.params.star_arg, cst.Param)
+        or (
+            len(needed) <= len(call.args)
+            and (
+                len(call.args) <= len(params)
+                or bool(function.params.kwonly_params)
+                or function.params.star_kwarg is not None
+            )
+        )
+    )
 
 
 def _declared(cls: cst.ClassDef) -> list[str]:

@@ -40,10 +40,6 @@ class Handed(Filling):
         known = self._callers.get(function, []) if self._callers is not None else self.named_calls(function)
         return [(a.keyword.value, a.value) for call in known for a in self._into_options(call, function)]  # type: ignore[union-attr]
 
-    def keyworded_by(self, call: cst.Call, function: cst.FunctionDef) -> list[cst.BaseExpression]:
-        """Return what ``call`` puts into the ``**options`` of ``function``."""
-        return [a.value for a in self._into_options(call, function)]
-
     def _into_options(self, call: cst.Call, function: cst.FunctionDef) -> list[cst.Arg]:
         named = {p.name.value for p in (*function.params.params, *function.params.kwonly_params)}
         return [a for a in call.args if a.keyword is not None and a.keyword.value not in named]

@@ -15,13 +15,37 @@ from dlrun.port.program import paths
 from dlrun.port.program.scopes import absolute
 from dlrun.port.program.script import Local
 
+IMPORTERS = ("import_module", "__import__", "run_module")  # by a text
 _MOST_FILES = 300
 _MOST_BYTES = 1_000_000  # of one file: what is larger holds tables, not code
 _ROOT = ("setup.py", "pyproject.toml", ".git")  # one of these marks the root of a project
 # What a script calls by these names is the library, also in an example that lies in the library's own project.
-LIBRARIES = {"torch", "torchvision", "tensorflow", "keras", "jax", "flax", "numpy", "horovod", "accelerate", "ray",
-              "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "fairscale", "ignite", "byteps",
-              "colossalai", "torch_xla", "transformers", "fastai", "catalyst", "skorch", "dl_comm"}  # fmt: skip
+LIBRARIES = {
+    "torch",
+    "torchvision",
+    "tensorflow",
+    "keras",
+    "jax",
+    "flax",
+    "numpy",
+    "horovod",
+    "accelerate",
+    "ray",
+    "lightning",
+    "pytorch_lightning",
+    "lightning_fabric",
+    "deepspeed",
+    "fairscale",
+    "ignite",
+    "byteps",
+    "colossalai",
+    "torch_xla",
+    "transformers",
+    "fastai",
+    "catalyst",
+    "skorch",
+    "dl_comm",
+}
 
 
 @dataclass
@@ -192,6 +216,18 @@ def _targets(tree: ast.Module, package: str) -> Iterator[str]:
             module = absolute("." * node.level + (node.module or ""), package)
             yield module
             yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names if alias.name != "*")
+        elif isinstance(node, ast.Call) and (named := _named(node)):
+            yield absolute(named, package)
+
+
+def _named(call: ast.Call) -> str:
+    """Return the module that ``call`` imports by a text: ``importlib.import_module("nets.small")``."""
+    last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    texts = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    if last not in IMPORTERS or not texts:
+        return ""
+    within = texts[1] if len(texts) > 1 and texts[0].startswith(".") else ""
+    return within + texts[0]
 
 
 def _listed(tree: ast.Module) -> list[str]:

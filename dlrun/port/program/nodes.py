@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeGuard, TypeVar
 
 import libcst as cst
@@ -24,7 +24,8 @@ def _kinds(kind: type[Any]) -> set[type[Any]]:
 _NODES = frozenset(_kinds(cst.CSTNode))  # isinstance() with an abstract class takes three times as long
 
 
-def children(node: cst.CSTNode) -> list[cst.CSTNode]:
+@lru_cache(maxsize=1 << 17)  # a node never changes, and is asked some dozen times
+def children(node: cst.CSTNode) -> tuple[cst.CSTNode, ...]:
     """Return the child nodes in source order, without white space and commas."""
     found = []
     for name in _fields(type(node)):
@@ -33,7 +34,7 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
             found.append(value)
         elif isinstance(value, (list, tuple)):
             found += [v for v in value if type(v) in _NODES]
-    return found
+    return tuple(found)
 
 
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:

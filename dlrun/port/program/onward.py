@@ -12,18 +12,53 @@ from dlrun.port.program.handed import Handed
 from dlrun.port.program.script import Binding, Path, dotted
 
 # Methods that give back the object they are called on (or one that stands for it).
-SAME = {"to", "cuda", "cpu", "train", "eval", "float", "double", "half", "requires_grad_", "apply", "share_memory",
-        "detach", "bfloat16", "type", "contiguous"}  # fmt: skip
+SAME = {
+    "to",
+    "cuda",
+    "cpu",
+    "train",
+    "eval",
+    "float",
+    "double",
+    "half",
+    "requires_grad_",
+    "apply",
+    "share_memory",
+    "detach",
+    "bfloat16",
+    "type",
+    "contiguous",
+}
 # Callables that wrap their first argument and leave it what it is.
 WRAPPERS = {
-    "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.compile", "copy.deepcopy", "copy.copy",
-    "torch.nn.parallel.data_parallel.DataParallel", "torch.jit.script", "tqdm.tqdm", "tqdm.auto.tqdm",
-    "tqdm.notebook.tqdm", "builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.iter", "itertools.cycle",
-    "builtins.reversed", "itertools.islice", "builtins.sorted", "rich.progress.track", "tqdm.std.tqdm",
-}  # fmt: skip
+    "torch.nn.DataParallel",
+    "torch.nn.parallel.DataParallel",
+    "torch.compile",
+    "copy.deepcopy",
+    "copy.copy",
+    "torch.nn.parallel.data_parallel.DataParallel",
+    "torch.jit.script",
+    "tqdm.tqdm",
+    "tqdm.auto.tqdm",
+    "tqdm.notebook.tqdm",
+    "builtins.enumerate",
+    "builtins.list",
+    "builtins.tuple",
+    "builtins.iter",
+    "itertools.cycle",
+    "builtins.reversed",
+    "itertools.islice",
+    "builtins.sorted",
+    "rich.progress.track",
+    "tqdm.std.tqdm",
+}
 # What keeps its keyword arguments as attributes.
-KEEPERS = ("types.SimpleNamespace", "argparse.Namespace", "tensorflow.train.Checkpoint",
-            "tensorflow.compat.v1.train.Checkpoint")  # fmt: skip
+KEEPERS = (
+    "types.SimpleNamespace",
+    "argparse.Namespace",
+    "tensorflow.train.Checkpoint",
+    "tensorflow.compat.v1.train.Checkpoint",
+)
 
 _DICTS = ("dict", "OrderedDict", "collections.OrderedDict", "defaultdict", "collections.defaultdict")
 

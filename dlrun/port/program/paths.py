@@ -7,8 +7,19 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_SAME = {"abspath", "realpath", "normpath", "expanduser", "resolve", "absolute", "as_posix", "str", "Path", "PurePath",
-         "fspath"}  # fmt: skip
+_SAME = {
+    "abspath",
+    "realpath",
+    "normpath",
+    "expanduser",
+    "resolve",
+    "absolute",
+    "as_posix",
+    "str",
+    "Path",
+    "PurePath",
+    "fspath",
+}
 _DEEPEST = 12  # names and calls inside one another
 
 

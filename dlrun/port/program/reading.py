@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 import warnings
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.package import Home, home_of
-from dlrun.port.program import local
+from dlrun.port.program import local, notebooks
 from dlrun.port.program.script import Script
 
+_ASYNC = re.compile(r"\basync(\s*=)(?!=)")  # an argument's name once
 # Constructs that parsed once and no longer do, and what to write instead. The first match on the line wins.
 _OLD = (
     (re.compile(r"\b(async)\s*="), "`async=` is a keyword since Python 3.7", "write `non_blocking=` instead"),
@@ -31,19 +34,23 @@ def read(source: str | bytes, name: str, path: Path | None = None) -> Script:
     """Return the Script in ``source``; ``name`` is what errors call it. Local modules are read from beside ``path``.
 
     Raises:
-        DlrunError: it is a notebook or no script at all, or does not parse (file, line, column, the line's text and,
-            where known, the construct).
+        DlrunError: it is no script at all, or does not parse (file, line, column, the line's text and, where known,
+            the construct).
     """
+    before = source
     if name.endswith(".ipynb"):
-        hint = f"`jupyter nbconvert --to script {name}` makes one of it."
-        raise DlrunError(f"{name}: a notebook, not a script.", hint)
-    if Path(name).suffix not in ("", ".py", ".pyw"):
+        before = source = notebooks.of_notebook(source, name)
+    elif Path(name).suffix not in ("", ".py", ".pyw"):
         _parses(source, name)
+    else:
+        source = _readable(source)
     try:
         text = source.encode() if isinstance(source, str) else source
         home = home_of(path, text) if path is not None else Home(Path())
         script = Script(source, name, local.modules(path, text, home) if path is not None else (), home)
         _compiles(source, name)
+        if source is not before:  # what it was read from is what was there
+            script.texts[script.module] = _decoded(before)
         return script
     except cst.ParserSyntaxError as error:
         raise _explained(source, name, error.raw_line, error.raw_column, error.message) from None
@@ -55,6 +62,38 @@ def read(source: str | bytes, name: str, path: Path | None = None) -> Script:
         raise DlrunError(f"{name}: cannot be decoded: {error}.", "Save it as UTF-8, or declare its coding.") from None
     except Exception as error:  # the parser's own limits, for instance a null byte
         raise DlrunError(f"{name}: cannot be parsed: {error}.", "Check that it is a Python 3 script.") from None
+
+
+def _readable(source: str | bytes) -> str | bytes:
+    """Return ``source`` with what no longer parses, or runs in notebooks alone, as it is written in a script today."""
+    try:
+        text = _decoded(source)
+    except (UnicodeDecodeError, LookupError, SyntaxError):
+        return source
+    anew = notebooks.of_converted(text)
+    if (spelt := _ASYNC.sub(r"non_blocking\1", anew)) != anew and not _is_python(anew) and _is_python(spelt):
+        anew = spelt
+    if anew == text:
+        return source
+    return anew if isinstance(source, str) else anew.encode(_coding(source))
+
+
+def _decoded(source: str | bytes) -> str:
+    return source if isinstance(source, str) else source.decode(_coding(source))
+
+
+def _coding(source: bytes) -> str:
+    return tokenize.detect_encoding(io.BytesIO(source).readline)[0]
+
+
+def _is_python(text: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _parses(source: str | bytes, name: str) -> None:

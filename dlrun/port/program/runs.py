@@ -117,8 +117,12 @@ class Runs(Attributes, ABC):
     def _generated(self, over: cst.BaseExpression) -> list[cst.FunctionDef]:
         """Return the generators that give ``over`` its entries, also beside others: ``zip(range(9), train(model))``."""
         made = self.through(over)
-        beside = [a.value for n in made if isinstance(n, cst.Call) and self.script.name_of(n.func) == "builtins.zip"
-                  for a in n.args]  # fmt: skip
+        beside = [
+            a.value
+            for n in made
+            if isinstance(n, cst.Call) and self.script.name_of(n.func) == "builtins.zip"
+            for a in n.args
+        ]
         run = [f for n in made if isinstance(n, cst.Call) for f in self.targets(n) if self.yields(f)]
         return list(dict.fromkeys([*run, *(f for n in beside for f in self._generated(n))]))
 

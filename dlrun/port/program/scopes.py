@@ -16,20 +16,39 @@ STARS = {
     "torch": ("nn", "optim", "utils", "save", "load", "device", "no_grad", "cuda", "manual_seed"),
     "torch.nn": ("Module", "DataParallel", "Sequential", "Linear", "Conv2d", "CrossEntropyLoss", "MSELoss", "NLLLoss"),
     "torch.optim": (
-        "SGD", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "RMSprop", "LBFGS", "ASGD", "NAdam", "RAdam",
+        "SGD",
+        "Adam",
+        "AdamW",
+        "Adadelta",
+        "Adagrad",
+        "Adamax",
+        "RMSprop",
+        "LBFGS",
+        "ASGD",
+        "NAdam",
+        "RAdam",
     ),
     "torch.optim.lr_scheduler": (
-        "StepLR", "MultiStepLR", "ReduceLROnPlateau", "CosineAnnealingLR", "LambdaLR", "OneCycleLR",
+        "StepLR",
+        "MultiStepLR",
+        "ReduceLROnPlateau",
+        "CosineAnnealingLR",
+        "LambdaLR",
+        "OneCycleLR",
     ),
     "torch.utils.data": ("DataLoader", "Dataset", "TensorDataset", "random_split", "IterableDataset", "Subset"),
-    **{f"{keras}.optimizers": ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam")
-       for keras in ("keras", "tensorflow.keras")},
-    **{f"{keras}.callbacks": ("LearningRateScheduler", "ReduceLROnPlateau", "ModelCheckpoint", "EarlyStopping")
-       for keras in ("keras", "tensorflow.keras")},
+    **{
+        f"{keras}.optimizers": ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam")
+        for keras in ("keras", "tensorflow.keras")
+    },
+    **{
+        f"{keras}.callbacks": ("LearningRateScheduler", "ReduceLROnPlateau", "ModelCheckpoint", "EarlyStopping")
+        for keras in ("keras", "tensorflow.keras")
+    },
     "tqdm": ("tqdm", "trange"),
     "matplotlib.pyplot": ("savefig", "show"),
     "os": ("makedirs", "mkdir"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,11 +23,25 @@ from dlrun.port.program.nodes import (
 )
 from dlrun.port.program.scopes import STARS, Binding, Path, Scope
 from dlrun.port.program.trees import Local, Trees
+from dlrun.port.program.unfolding import before_growth
 
 __all__ = [
-    "Binding", "Local", "Path", "Scope", "Script", "added", "argument", "calls_method", "children", "dotted",
-    "names_in", "numbered", "statements", "table_of", "walk",
-]  # fmt: skip
+    "Binding",
+    "Local",
+    "Path",
+    "Scope",
+    "Script",
+    "added",
+    "argument",
+    "calls_method",
+    "children",
+    "dotted",
+    "names_in",
+    "numbered",
+    "statements",
+    "table_of",
+    "walk",
+]
 
 _RUNS = ("app.run", "fire.Fire", "dispatch_commands")  # without the name of what they run
 _STARTS = ("automain", "begin.start", "call_parse")  # decorators that do
@@ -42,7 +56,11 @@ class Script(Trees):
 
     def line(self, node: cst.CSTNode) -> int:
         """Return the line on which ``node`` starts, from 1."""
-        return self.where(node).start.line
+        return before_growth(self.where(node).start.line, self.grown.get(self.tree_of(node), ()))
+
+    def text_of(self, tree: cst.Module) -> str:
+        """Return the text of a file of the program as it was read."""
+        return self.texts.get(tree, tree.code)
 
     def tree_of(self, node: cst.CSTNode) -> cst.Module:
         """Return the module in whose file ``node`` stands."""
@@ -98,8 +116,12 @@ class Script(Trees):
             case cst.Expr(value=cst.Call() as call):
                 return self._runs(call)
             case cst.Try() | cst.If() | cst.Else() | cst.ExceptHandler() | cst.Finally():
-                parts = (*getattr(statement, "handlers", ()), getattr(statement, "orelse", None),
-                         getattr(statement, "finalbody", None), *statements(statement))  # fmt: skip
+                parts = (
+                    *getattr(statement, "handlers", ()),
+                    getattr(statement, "orelse", None),
+                    getattr(statement, "finalbody", None),
+                    *statements(statement),
+                )
                 return any(self._acts(part) for part in parts if part is not None)
         return True
 
@@ -150,6 +172,10 @@ class Script(Trees):
         elif root.locals and isinstance(node, cst.Name):
             bindings = self.bindings_of(node)
             found = [root.module(b.target) for b in bindings if b.how == "import"]
+            values = [b.value for b in bindings if b.how == "assign" and not b.path]
+            found += [root.module(named) for value in values if (named := _imported_by_text(value))]
+        elif root.locals and (named := _imported_by_text(node)):
+            found = [root.module(named)]
         return list(dict.fromkeys(s for s in found if s is not None))
 
     def member(self, node: cst.Attribute) -> tuple[list[Binding], Scope] | None:
@@ -253,4 +279,19 @@ class Script(Trees):
 
     def inside(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
         """Tell whether ``node`` is ``outer`` or lies in it."""
-        return node is outer or any(up is outer for up in self.above(node))
+        at, first = self.order.get(node), self.order.get(outer)
+        if at is None or first is None:
+            return node is outer or any(up is outer for up in self.above(node))
+        return first <= at <= self.last[outer]
+
+
+def _imported_by_text(node: cst.CSTNode | None) -> str:
+    """Return the module that ``importlib.import_module("nets.small")`` stands for; an empty string of other nodes."""
+    match node:
+        case cst.Call(func=func, args=[cst.Arg(value=cst.SimpleString() as text), *more]) if (
+            dotted(func).rpartition(".")[2] == "import_module"
+        ):
+            name = str(text.evaluated_value)
+            within = more[0].value if more and name.startswith(".") else None
+            return f"{within.evaluated_value!s}{name}" if isinstance(within, cst.SimpleString) else name
+    return ""

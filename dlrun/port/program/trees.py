@@ -14,6 +14,7 @@ from dlrun.package import Home
 from dlrun.port.program.nodes import children, dotted, walk
 from dlrun.port.program.scopes import Binding, Scope
 from dlrun.port.program.scopes import Path as Part
+from dlrun.port.program.unfolding import Growth, drawn, trainers, unfolded
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 Function = cst.FunctionDef | cst.Module
@@ -54,10 +55,16 @@ class Trees:
         self.scopes: dict[cst.CSTNode, Scope] = {}
         self.around: dict[cst.CSTNode, Function] = {}  # the function (or the module) around each node
         self.nodes: list[cst.CSTNode] = []
+        self.last: dict[cst.CSTNode, int] = {}  # where in ``nodes`` the last one below each stands
         self.attributes: dict[tuple[cst.CSTNode, str], list[Binding]] = {}
         self.outside: list[tuple[cst.Attribute, Binding]] = []  # attributes of objects other than self
         self.files: dict[cst.Module, str] = {}  # the trees: first the script's own, then those of its modules
         self.seen: dict[cst.Call, set[str]] = {}  # what a run showed to happen at which call
+        self.texts: dict[cst.Module, str] = {}  # of trees in which loops took the place of comprehensions: as it was
+        self.grown: dict[cst.CSTNode, list[Growth]] = {}  # and where they are longer
+        sources = [source, *(module.source for module in modules)]
+        self._trainers = trainers(sources)
+        self._generators = drawn(sources, self._trainers)
         self._wrappers: dict[cst.CSTNode, MetadataWrapper] = {}  # of each tree: what its nodes' places are asked of
         locals_: dict[str, Scope] = {}
         root = Scope(cst.Module([]), None, locals=locals_, package=self.home.package)
@@ -83,7 +90,11 @@ class Trees:
     def _read(
         self, source: str | bytes, file: str, root: Scope, live: frozenset[str] | None = None
     ) -> tuple[cst.Module, Scope]:
-        wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
+        loops, grown = unfolded(source, self._trainers, self._generators)
+        wrapper = MetadataWrapper(cst.parse_module(loops), unsafe_skip_copy=True)
+        if grown:
+            self.texts[wrapper.module] = cst.parse_module(source).code
+            self.grown[wrapper.module] = grown
         self._wrappers[wrapper.module] = wrapper
         self.files[wrapper.module] = file
         root.node = wrapper.module
@@ -117,6 +128,7 @@ class Trees:
                 continue
             outside = isinstance(node, (cst.FunctionDef, cst.ClassDef)) and isinstance(child, (cst.Decorator, cst.Arg))
             self._enter(child, scope if outside else inner)
+        self.last[node] = len(self.nodes) - 1
 
     def _bind(self, scope: Scope, binding: Binding) -> None:
         scope.names.setdefault(binding.name, []).append(binding)

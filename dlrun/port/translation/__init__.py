@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import libcst as cst
 
@@ -103,8 +104,13 @@ class Translation:
         yield from self._imports()
         yield from self._leave()
         if not self.averaged:
-            yield Doubt(self.script.module.body[0], f"none of {', '.join(self.library.averages)} is here: what "
-                        "averages the gradients?", "high", f"{self.alias}.gradients(optimizer)")  # fmt: skip
+            yield Doubt(
+                self.script.module.body[0],
+                f"none of {', '.join(self.library.averages)} is here: what averages the gradients?",
+                "high",
+                f"{self.alias}.gradients(optimizer)",
+                name="not-averaged",
+            )
 
     def _call(self, call: cst.Call, rule: Rule) -> Found:
         kept = {}
@@ -132,8 +138,12 @@ class Translation:
                 called = isinstance(up := self.script.parents.get(node), cst.Call) and up.func is node
                 if value is not None:
                     self.done.append(node)
-                    yield Edit(up if called and up is not None else node, f"{self.foreign(node)} means nothing here",
-                               lambda _, v=value: cst.Name(v), step="start")  # type: ignore[misc]  # fmt: skip
+                    yield Edit(
+                        up if called and up is not None else node,
+                        f"{self.foreign(node)} means nothing here",
+                        partial(_named, value),
+                        step="start",
+                    )
 
     def _is_spelt(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` names the library itself, not a variable that holds something of it."""
@@ -174,14 +184,18 @@ class Translation:
 
     def _is_mine(self, node: cst.Import | cst.ImportFrom) -> bool:
         if isinstance(node, cst.ImportFrom):
-            return node.module is not None and any(self._is_in(dotted(node.module), m.split(".")[0])
-                                                   for m in self.library.modules)  # fmt: skip
+            return node.module is not None and any(
+                self._is_in(dotted(node.module), m.split(".")[0]) for m in self.library.modules
+            )
         return any(self._is_in(dotted(a.name), m.split(".")[0]) for a in node.names for m in self.library.modules)
 
     def _without(self, node: cst.Import | cst.ImportFrom) -> Callable[[cst.CSTNode], cst.CSTNode]:
         heads = {m.split(".")[0] for m in self.library.modules}
-        names = () if isinstance(node, cst.ImportFrom) else tuple(
-            a for a in node.names if dotted(a.name).split(".")[0] not in heads)  # fmt: skip
+        names = (
+            ()
+            if isinstance(node, cst.ImportFrom)
+            else tuple(a for a in node.names if dotted(a.name).split(".")[0] not in heads)
+        )
 
         def write(line: cst.CSTNode) -> cst.CSTNode:
             if not names:
@@ -201,8 +215,16 @@ class Translation:
             isinstance(n, cst.Call) and self.script.name_of(n.func) in ("sys.exit", "builtins.exit") for n in walk(last)
         )
         if not exits:
-            yield Edit(last, "ranks leave only when all have finished",
-                       after=statements("from/leave", dl=self.alias), step="finish")  # fmt: skip
+            yield Edit(
+                last,
+                "ranks leave only when all have finished",
+                after=statements("from/leave", dl=self.alias),
+                step="finish",
+            )
+
+
+def _named(name: str, _: cst.CSTNode) -> cst.Name:
+    return cst.Name(name)
 
 
 def _owner(value: cst.BaseExpression) -> cst.BaseExpression:

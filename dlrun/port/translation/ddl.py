@@ -23,8 +23,14 @@ _INITIALIZER = re.compile(r"global_variables_initializer|initialize_all_variable
 def _only_mean(translation: Translation, call: cst.Call) -> Found:
     average = translation.argument(call, "average", 1)
     if average is not None and translation.script.code(average.value) != "True":
-        yield Doubt(call, "dl_comm takes the mean of gradients, n times smaller than their sum", "high",
-                    "scale the learning rate anew", step="gradients")  # fmt: skip
+        yield Doubt(
+            call,
+            "dl_comm takes the mean of gradients, n times smaller than their sum",
+            "high",
+            "scale the learning rate anew",
+            step="gradients",
+            name="loss-scale",
+        )
 
 
 def _written_out(translation: Translation) -> Found:
@@ -35,16 +41,25 @@ def _written_out(translation: Translation) -> Found:
     for call in script.calls:
         if _OPTIMIZER.search(script.name_of(call.func)) and not explicit:
             translation.averaged = True
-            yield Edit(call, "averages the gradients before it steps",
-                       lambda c: expression("from/optimizer", {"value": c}, dl=dl), step="gradients")  # fmt: skip
+            yield Edit(
+                call,
+                "averages the gradients before it steps",
+                lambda c: expression("from/optimizer", {"value": c}, dl=dl),
+                step="gradients",
+            )
     translation.averaged = translation.averaged or explicit
     started = any(translation.foreign(c.func) in ("bcast", "DDLGlobalVariablesCallback") for c in script.calls)
     for call in script.calls if not started else ():
         run = calls_method(call, "run")
         if run and call.args and _INITIALIZER.search(script.code(call.args[0].value)):
-            yield Doubt(call, "import ddl gave all ranks rank 0's variables here", "high",
-                        f"{script.code(call.func)}({dl}.broadcast_variables(tf.compat.v1.global_variables()))",
-                        step="broadcast")  # fmt: skip
+            yield Doubt(
+                call,
+                "import ddl gave all ranks rank 0's variables here",
+                "high",
+                f"{script.code(call.func)}({dl}.broadcast_variables(tf.compat.v1.global_variables()))",
+                step="broadcast",
+                name="ranks-diverge",
+            )
 
 
 def _face(script: Script) -> str:

@@ -30,8 +30,9 @@ def named(translation: Translation) -> Found:
         bound = script.bindings_of(node)
         ranks = [isinstance(b.value, cst.Call) and translation.foreign(b.value.func) == "local_rank" for b in bound]
         if ranks and all(ranks) and _numbers_gpu(translation, node):
-            yield Edit(node, "this rank's GPU among those it sees",
-                       lambda _: expression("from/gpu", dl=translation.alias))  # fmt: skip
+            yield Edit(
+                node, "this rank's GPU among those it sees", lambda _: expression("from/gpu", dl=translation.alias)
+            )
 
 
 def _numbers_gpu(translation: Translation, node: cst.CSTNode) -> bool:

@@ -38,23 +38,47 @@ def _mean(translation: Translation, call: cst.Call) -> Found:
     """Yield the doubts about what an average leaves out."""
     how = _reduction(translation, call)
     if how != "Average" and _mean_or_sum(translation, call) == "average":
-        yield Doubt(call, f"op={how}: dl_comm takes the mean here, n times smaller than a sum", "high",
-                    "multiply by the number of ranks", step="metrics")  # fmt: skip
+        yield Doubt(
+            call,
+            f"op={how}: dl_comm takes the mean here, n times smaller than a sum",
+            "high",
+            "multiply by the number of ranks",
+            step="metrics",
+            name="loss-scale",
+        )
 
 
 def _optimizer(translation: Translation, call: cst.Call) -> Found:
     """Yield the doubts about arguments of DistributedOptimizer that fall away."""
     op, small = translation.argument(call, "op"), translation.argument(call, "compression")
     if op is not None and not translation.script.code(op.value).endswith("Average"):
-        yield Doubt(op, f"op={translation.script.code(op.value)}: dl_comm averages the gradients", "high",
-                    "where this was no average, choose the learning rate anew", step="gradients")  # fmt: skip
+        yield Doubt(
+            op,
+            f"op={translation.script.code(op.value)}: dl_comm averages the gradients",
+            "high",
+            "where this was no average, choose the learning rate anew",
+            step="gradients",
+            name="loss-scale",
+        )
     if small is not None and not translation.script.code(small.value).endswith("none"):
-        yield Doubt(small, "gradients travel in their own precision, uncompressed", "low", step="gradients")
+        yield Doubt(
+            small,
+            "gradients travel in their own precision, uncompressed",
+            "low",
+            step="gradients",
+            name="not-compressed",
+        )
 
 
 def _uneven(translation: Translation, call: cst.Call) -> Found:
-    yield Doubt(call, "join() let ranks run out of data one by one; here all must do as many steps", "high",
-                "DistributedSampler pads, drop_last cuts: either makes the ranks equal", step="shard")  # fmt: skip
+    yield Doubt(
+        call,
+        "join() let ranks run out of data one by one; here all must do as many steps",
+        "high",
+        "DistributedSampler pads, drop_last cuts: either makes the ranks equal",
+        step="shard",
+        name="may-hang",
+    )
 
 
 def _ramp(translation: Translation, call: cst.Call) -> Found:
@@ -62,8 +86,14 @@ def _ramp(translation: Translation, call: cst.Call) -> Found:
     script, end = translation.script, translation.argument(call, "initial_lr", 0)
     given = [a for c in script.calls if c is not call for a in c.args if a.keyword is None or a.keyword.value in _RATES]
     if end is None or script.code(end.value) not in {script.code(a.value) for a in given}:
-        yield Doubt(call, "the warm-up ends at the optimizer's own rate, not at initial_lr", "medium",
-                    "give both the same rate", step="rate")  # fmt: skip
+        yield Doubt(
+            call,
+            "the warm-up ends at the optimizer's own rate, not at initial_lr",
+            "medium",
+            "give both the same rate",
+            step="rate",
+            name="rate-not-scaled",
+        )
 
 
 def _implied(translation: Translation) -> Found:
@@ -88,19 +118,29 @@ def _tapes(translation: Translation) -> Found:
                 else:
                     yield Edit(call, why, lambda c: c.args[0].value, step="gradients")
         elif isinstance(node, cst.With) and all(calls_method(i.item, "skip_synchronize") for i in node.items):
-            yield Edit(node, "the gradients are averaged above; once more changes nothing",
-                       lambda w: cst.FlattenSentinel(w.body.body), step="gradients")  # fmt: skip
+            yield Edit(
+                node,
+                "the gradients are averaged above; once more changes nothing",
+                lambda w: cst.FlattenSentinel(w.body.body),
+                step="gradients",
+            )
     for call in script.calls:
         func = call.func
         if calls_method(call, "gradient") and isinstance(func, cst.Attribute) and script.code(func.value) in wrapped:
             translation.averaged = True
-            yield Edit(call, "average before anything reads the gradients",
-                       lambda c: expression("from/gradients", {"value": c}, dl=translation.alias),
-                       step="gradients")  # fmt: skip
+            yield Edit(
+                call,
+                "average before anything reads the gradients",
+                lambda c: expression("from/gradients", {"value": c}, dl=translation.alias),
+                step="gradients",
+            )
         elif calls_method(call, "synchronize") and isinstance(func, cst.Attribute) and _steps(translation, func.value):
-            yield Edit(call, "average before anything reads the gradients",
-                       lambda c: expression("from/gradients", {"value": c.func.value}, dl=translation.alias),
-                       step="gradients")  # fmt: skip
+            yield Edit(
+                call,
+                "average before anything reads the gradients",
+                lambda c: expression("from/gradients", {"value": c.func.value}, dl=translation.alias),
+                step="gradients",
+            )
 
 
 def _steps(translation: Translation, owner: cst.BaseExpression) -> bool:
@@ -128,9 +168,7 @@ LIBRARY = Library(
         "local_size": Rule("local_size", "how many ranks its node has"),
         "barrier": Rule("barrier", "wait for all", step="output"),
         "join": Rule("barrier", "wait for all", step="output", more=_uneven),
-        "broadcast_parameters": Rule(
-            "broadcast", "rank 0's weights", ("params", "root_rank"), "broadcast", owner=True
-        ),
+        "broadcast_parameters": Rule("broadcast", "rank 0's weights", ("params", "root_rank"), "broadcast", owner=True),
         "broadcast_optimizer_state": Rule("broadcast", "rank 0's state", ("optimizer", "root_rank"), "broadcast"),
         "broadcast_object": _OBJECT,
         "broadcast": _SAME,
@@ -150,11 +188,23 @@ LIBRARY = Library(
         "allreduce_": Rule(_in_place, "one value of all ranks", ("tensor",), "metrics", _mean),
     },
     constants={
-        "Compression.none": "None", "Compression.fp16": "None", "Average": "None", "Sum": "None", "Adasum": "None",
-        "nccl_built": "False", "cuda_built": "False", "rocm_built": "False", "ddl_built": "False", "ccl_built": "False",
-        "gloo_built": "False", "gloo_enabled": "False", "mpi_built": "True", "mpi_enabled": "True",
-        "mpi_threads_supported": "True", "is_initialized": "True",
+        "Compression.none": "None",
+        "Compression.fp16": "None",
+        "Average": "None",
+        "Sum": "None",
+        "Adasum": "None",
+        "nccl_built": "False",
+        "cuda_built": "False",
+        "rocm_built": "False",
+        "ddl_built": "False",
+        "ccl_built": "False",
+        "gloo_built": "False",
+        "gloo_enabled": "False",
+        "mpi_built": "True",
+        "mpi_enabled": "True",
+        "mpi_threads_supported": "True",
+        "is_initialized": "True",
     },
     averages=("DistributedOptimizer", "DistributedGradientTape"),
     implied=_implied,
-)  # fmt: skip
+)

@@ -17,7 +17,7 @@ def choices(serial: Run, again: Run, run: Run) -> Check | None:
     """Return a check that failed because rank 0 chooses what to save by a number of its own samples; None else.
 
     Whole numbers that never change, such as a rank's, and operands that two serial runs have differently, such as a
-    time, choose nothing by samples. Where batch norm's statistics are each rank's own, an evaluation is, too.
+    time, choose nothing by samples. Where batch norm's statistics are local to each rank, an evaluation is, too.
     """
     before, after = _operands(serial.root), _operands(again.root)
     loose = {key[1:] for key, uses in before.items() if key in after and _plain(uses) != _plain(after[key])}
@@ -43,8 +43,15 @@ def _judged(key: Key, one: Use, other: Use, rank: int) -> Check:
     if statistics != others:
         return skipped(NAME, f"{finding}: what is saved is chosen with rank 0's statistics of batch norm")
     todo = f"decide on what all ranks share: dl.average({name})"
-    return failed(NAME, f"{finding}: rank 0 chooses what is saved by its own samples", todo,
-                  "rank-dependent-choice", where=at, rank=rank, size=abs(x - y))  # fmt: skip
+    return failed(
+        NAME,
+        f"{finding}: rank 0 chooses what is saved by its own samples",
+        todo,
+        "rank-dependent-choice",
+        where=at,
+        rank=rank,
+        size=abs(x - y),
+    )
 
 
 def _plain(uses: list[Use]) -> list[tuple[float, str]]:

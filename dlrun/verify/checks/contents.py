@@ -17,11 +17,14 @@ def contents(identity: Run, run: Run, name: str) -> Check | None:
     """Return a check that failed because ranks made, or read, data of their own; None where they are alike.
 
     What reaches the model is compared by its samples' numbers. Samples that are changed as they are read, or noise that
-    is added to them, differ between 1 rank and rank 0, too: of those nothing can be said.
+    is added to them, differ between 1 rank and rank 0, too: of those nothing can be said. Rank 0 goes on drawing what 1
+    rank draws: what both read in the same row of the same step is no evidence.
     """
     expected, *ranks = (rows_by_number(trace) for trace in (identity.root, *run.traces))
+    one, other = _places(identity.root), _places(run.root)
     for given in expected:
         mine = expected[given].keys() & ranks[0][given].keys()
+        mine = {i for i in mine if one[i].isdisjoint(other[i])}
         if len(mine) < ENOUGH or any(set(expected[given][i]) != set(ranks[0][given][i]) for i in mine):
             continue
         for rank, theirs in enumerate(ranks[1:], 1):
@@ -83,7 +86,7 @@ def own_samples(run: Run, first: Sequence[Epoch], name: str) -> Check | None:
         return None
     where = first[0].at
     if any(first[0].loader in call["loaders"] for call in run.root.returns("shard")):
-        finding = "the ranks' data sets hold other samples each, and dl.shard() deals out one of them on all ranks"
+        finding = "the ranks' data sets hold other samples each, and dl.shard() shards one of them on all ranks"
         return failed(name, finding, ALIKE, "data-differs", where=where)
     kinds = [(event.kind, event.facts.get("fn"), event.facts.get("loader")) for event in run.root.events]
     made, reseeded = ("loader", None, first[0].loader), ("return", "reseed", None)
@@ -102,8 +105,9 @@ def _of_their_own(traces: Sequence[Trace], epochs: Sequence[Epoch]) -> bool:
         {key: set(rows) for key, rows in _held(*pair).items()} for pair in zip(traces, epochs, strict=True)
     )
     many = [key for key, rows in first.items() if len(rows) >= ENOUGH]
-    return bool(many) and all(10 * len(first[key] & rows.get(key, first[key])) < len(first[key])
-                              for key in many for rows in others)  # fmt: skip
+    return bool(many) and all(
+        10 * len(first[key] & rows.get(key, first[key])) < len(first[key]) for key in many for rows in others
+    )
 
 
 def _held(trace: Trace, epoch: Epoch) -> dict[str, list[int]]:
@@ -127,10 +131,24 @@ def _shares(whole: list[int], ranks: list[list[int]]) -> bool:
 def read_otherwise(serial: Run, run: Run) -> bool:
     """Whether samples are changed at random as they are read: other than the serial ones, and from time to time."""
     expected, *theirs = (rows_by_number(trace) for trace in (serial.root, *run.traces))
-    other = any(set(rows).isdisjoint(expected[given].get(number, rows)) for samples in theirs for given in samples
-                for number, rows in samples[given].items())  # fmt: skip
+    other = any(
+        set(rows).isdisjoint(expected[given].get(number, rows))
+        for samples in theirs
+        for given in samples
+        for number, rows in samples[given].items()
+    )
     every = [rows for samples in (expected, *theirs) for numbers in samples.values() for rows in numbers.values()]
     return other and any(len(set(rows)) > 1 for rows in every)
+
+
+def _places(trace: Trace) -> dict[int, set[tuple[int, int]]]:
+    """Return, by a sample's number, the steps that read it and its row there."""
+    found: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for step in trace.steps:
+        for event in step.before:
+            for row, number in enumerate(event["indices"] or () if event.kind == "batch" else ()):
+                found[number].add((step.number, row))
+    return found
 
 
 def rows_by_number(trace: Trace) -> dict[str, dict[int, list[int]]]:

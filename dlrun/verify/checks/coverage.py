@@ -43,8 +43,13 @@ def coverage(identity: Run, run: Run) -> Check | None:
             return _of_others(given, where)
     if same := next((given for given in inputs if given.alike and given.renewed), None):
         finding = f"all {len(run.traces)} ranks give the model the same {same.name}, {len(same.serial[0])} rows, "
-        return failed(NAME, f"{finding}another one in each step: what else they are given is each one's own", SHARE,
-                      "unsharded-loader", **where)  # fmt: skip
+        return failed(
+            NAME,
+            f"{finding}another one in each step: what else they are given is each one's own",
+            SHARE,
+            "unsharded-loader",
+            **where,
+        )
     still = [step for step in run.root.steps if not step.drew and not step.count("draw")]
     torn = _torn(inputs, where) if 2 * len(still) > len(run.root.steps) else None  # not of targets drawn at random
     return torn or _unknown(changing or inputs, len(run.traces), where)
@@ -74,7 +79,7 @@ def _told(given: Given, batches: int) -> str:
 
 
 def _apart(inputs: list[Given], shared: list[Given], where: dict[str, str]) -> Check | None:
-    """Return a check that failed because inputs that belong together were dealt out differently."""
+    """Return a check that failed because inputs that belong together were sharded differently."""
     first = shared[0]
     for other in inputs:
         rows = [len(step) for step in other.serial] == [len(step) for step in first.serial]
@@ -96,8 +101,12 @@ def _torn(inputs: list[Given], where: dict[str, str]) -> Check | None:
     """Return a check that failed because ranks pair inputs otherwise than the serial script, each in its own order."""
     for one, other in permutations(inputs, 2):
         known = {x: y for xs, ys in zip(one.serial, other.serial, strict=True) for x, y in zip(xs, ys, strict=False)}
-        pairs = [pair for mine, theirs in zip(one.ranks, other.ranks, strict=True)
-                 for steps in zip(mine, theirs, strict=False) for pair in zip(*steps, strict=False)]  # fmt: skip
+        pairs = [
+            pair
+            for mine, theirs in zip(one.ranks, other.ranks, strict=True)
+            for steps in zip(mine, theirs, strict=False)
+            for pair in zip(*steps, strict=False)
+        ]
         seen = [known[x] != y for x, y in pairs if x in known]
         distinct = one.changes and len(known) > 0.95 * sum(map(len, one.serial))
         if distinct and len(seen) >= ENOUGH and sum(seen) > len(seen) / 4:

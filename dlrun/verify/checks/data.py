@@ -88,7 +88,7 @@ def _judged(identity: Run, run: Run, expected: Epoch, first: list[Epoch]) -> Che
 def _to_have_all(run: Run, first: list[Epoch]) -> str:
     """Return what to do where samples reach no rank."""
     dealt = any(first[0].loader in call["loaders"] for call in run.root.returns("shard"))
-    whole = "dl.shard() deals out what the loader reads: let that be all samples, not one rank's part of them"
+    whole = "dl.shard() shards what the loader reads: let that be all samples, not one rank's part of them"
     return whole if dealt else SHARD
 
 
@@ -204,7 +204,7 @@ def _without_loader(identity: Run, run: Run) -> Check:
         todo += "needs dl.reseed(generator), or a seed of each rank's own: seed + dl.get_rank()"
         where = run.root.steps[0].at
         return failed(NAME, finding, todo, "equal-seeds" if seeds else "unsharded-loader", where=where)
-    unknown = "no DataLoader deals out what is trained on: the ranks' samples differ, what they cover is not known"
+    unknown = "no DataLoader shards what is trained on: the ranks' samples differ, what they cover is not known"
     told = other_order(run, NAME) or coverage(identity, run)
     return (told if told is not None and told.status == "failed" else stretches(run) or told) or skipped(NAME, unknown)
 
@@ -257,18 +257,18 @@ def _batch_sizes(serial: Run, run: Run) -> tuple[int, list[int], str]:
     if before[0].batches[0] is None:
         return 0, [], ""
     old, sizes = len(before[0].batches[0]), []
-    often = _batches_a_step(serial.root)
+    often = batches_a_step(serial.root)
     if cut_later(run):
         return old * often, [-(-old // len(now)) * often] * len(now), now[0][0].at
     for trace, epochs in zip(run.traces, now, strict=True):
         size = len(epochs[0].batches[0] or ())
         alone = epochs[0].complete and len(epochs[0].batches) + len(epochs[0].rest) == 1
         size = max(size, old) if alone and len(before[0].batches) + len(before[0].rest) > 1 else size
-        sizes.append(size * _batches_a_step(trace))
+        sizes.append(size * batches_a_step(trace))
     return old * often, sizes, now[0][0].at
 
 
-def _batches_a_step(trace: Trace) -> int:
+def batches_a_step(trace: Trace) -> int:
     """Return how many batches of the first training loader go into most steps of the first optimizer, at least 1."""
     passes = {e["epoch"] for e in trace.all("epoch") if e["loader"] == training(trace)[0].loader}
     counts, read = [], 0

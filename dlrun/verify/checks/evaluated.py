@@ -21,8 +21,13 @@ def differing(serial: Run, again: Run, identity: Run, run: Run) -> Difference | 
 
 def _acted_on(serial: Run, again: Run, identity: Run, run: Run) -> Difference | None:
     one, two = _numbers(serial.root), _numbers(again.root)
-    loose = {(key[1], name) for key in one for a, b in zip(one[key], two.get(key, []), strict=False)
-             for name in a[1] if not _close(a[1][name], b[1].get(name, a[1][name]))}  # fmt: skip
+    loose = {
+        (key[1], name)
+        for key in one
+        for a, b in zip(one[key], two.get(key, []), strict=False)
+        for name in a[1]
+        if not _close(a[1][name], b[1].get(name, a[1][name]))
+    }
     expected, found = _numbers(identity.root), _numbers(run.root)
     for key, uses in expected.items():
         for (at, x), (_, y) in zip(uses, found.get(key, []), strict=False):

@@ -56,7 +56,7 @@ class Given:
 
     @property
     def dealt(self) -> bool:
-        """Whether each step of all ranks together is the serial one, dealt out in equal shares."""
+        """Whether each step of all ranks together is the serial one, sharded in equal shares."""
         return not self.alike and all(
             self._together(s, s + 1) == Counter(rows) and len({len(rank[s]) for rank in self.ranks}) == 1
             for s, rows in enumerate(self.serial[: self.steps])
@@ -70,7 +70,7 @@ class Given:
     def covered(self) -> int:
         """Return how many serial batches the ranks' first steps hold together, each sample once; 0 where others.
 
-        Either a step of all ranks is a serial one, dealt out, padded to equal shares; or the first steps are those that
+        Either a step of all ranks is a serial one, sharded, padded to equal shares; or the first steps are those that
         n times as many serial ones are.
         """
         n = len(self.ranks)
@@ -135,8 +135,9 @@ def inputs_of(identity: Trace, run: Run) -> list[Given]:
     Samples are rows, or columns, as in (time, batch): where the ranks' steps hold those of the serial script, or fewer.
     """
     along, across = (_inputs_of(identity, run, axis) for axis in ("rows", "columns"))
-    found = [across[name] if name in across and _laid_across(given, across[name]) else given
-             for name, given in along.items()]  # fmt: skip
+    found = [
+        across[name] if name in across and _laid_across(given, across[name]) else given for name, given in along.items()
+    ]
     return sorted((g for g in found if len(g.serial[0]) > 1), key=lambda g: not g.changes)
 
 

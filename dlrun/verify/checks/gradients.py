@@ -55,8 +55,11 @@ def mean_gradients(run: Run, identity: Run | None = None) -> Check:
         return grown
     made = f"{len(run.root.steps)} update{'s' * (len(run.root.steps) != 1)}"
     if others:
-        return passed(NAME, f"{made} used what something else than dl_comm.torch made equal: the mean of {len(ranks)} "
-                            "ranks' gradients, by their values")  # fmt: skip
+        return passed(
+            NAME,
+            f"{made} used what something else than dl_comm.torch made equal: the mean of {len(ranks)} "
+            "ranks' gradients, by their values",
+        )
     return passed(NAME, f"{made} used the mean of {len(ranks)} ranks' gradients (to {worst:.0e})")
 
 
@@ -206,8 +209,9 @@ def _bent(together: tuple[Use, ...]) -> bool:
 
     Where all scale by c and add d, two ranks' gradients differ by c times what they did.
     """
-    own, made = ([values(note) for note in notes] for notes in zip(*((u.own, u.made or u.own) for u in together),
-                                                                   strict=True))  # fmt: skip
+    own, made = (
+        [values(note) for note in notes] for notes in zip(*((u.own, u.made or u.own) for u in together), strict=True)
+    )
     if all(use.made is None for use in together) or len({len(each) for each in (*own, *made)}) > 1:
         return False
     now = [x - y for each in own[1:] for x, y in zip(each, own[0], strict=True)]

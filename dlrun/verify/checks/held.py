@@ -9,12 +9,22 @@ from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, distance, failed, passed, skipped
 
 NAME = "state and copies"
-# What all ranks compute alike, with its fault; batch norm's statistics alone may come from a rank's own samples.
-SHARED = {"slot": "slots-differ", "trained": "copies-differ", "copy": "copies-differ", "buffer": "buffers-differ",
-          "variable": "state-differs"}  # fmt: skip
+# What all ranks compute alike, with its fault; batch norm's statistics alone may come from local samples.
+SHARED = {
+    "slot": "slots-differ",
+    "trained": "copies-differ",
+    "copy": "copies-differ",
+    "buffer": "buffers-differ",
+    "variable": "state-differs",
+}
 OWN = {"statistics": "batch norm's statistics are", "memory": "buffers that keep samples, as a queue does, are"}
-WHAT = {"slot": "the optimizer's state", "trained": "a parameter that another optimizer trains", "copy": "a copy",
-        "buffer": "a buffer of the model", "variable": "a variable of the script's own"}  # fmt: skip
+WHAT = {
+    "slot": "the optimizer's state",
+    "trained": "a parameter that another optimizer trains",
+    "copy": "a copy",
+    "buffer": "a buffer of the model",
+    "variable": "a variable of the script's own",
+}
 AVERAGE = "dl.average(model) before it saves those of all ranks"
 Difference = tuple[str, str, int, float]  # name, kind, rank, size
 

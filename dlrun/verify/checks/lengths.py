@@ -103,8 +103,14 @@ def _unchanged(name: str, where: str, n: int) -> Check:
     return failed(name, finding, todo, "schedule-too-long", where=where)
 
 
-def _is(rates: Sequence[float], like: Sequence[float], unlike: Sequence[float], promised: float,
-        near: float = 0.05, far: float = 0.2) -> bool:  # fmt: skip
+def _is(
+    rates: Sequence[float],
+    like: Sequence[float],
+    unlike: Sequence[float],
+    promised: float,
+    near: float = 0.05,
+    far: float = 0.2,
+) -> bool:
     """Whether rates are these serial ones, scaled, and not those others; a floor may be left as it is."""
     high, low, floor = max(like, default=0.0), min(like, default=0.0), min(rates, default=0.0)
     top = LEAST * high
@@ -152,8 +158,9 @@ def counts_steps(trace: Trace) -> bool:
         made += event.kind == "step"
         for operand, value in event["values"].items() if event.kind == "decision" else ():
             seen.setdefault((event.at, event["what"], operand), []).append((made, value))
-    return any(pairs[-1][0] > pairs[0][0] and len({value - made for made, value in pairs}) == 1
-               for pairs in seen.values())  # fmt: skip
+    return any(
+        pairs[-1][0] > pairs[0][0] and len({value - made for made, value in pairs}) == 1 for pairs in seen.values()
+    )
 
 
 def _set_by_hand(serial: Trace, run: Run, promised: float, name: str) -> Check | None:

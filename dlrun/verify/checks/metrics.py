@@ -26,8 +26,13 @@ def metrics(serial: Run, again: Run, identity: Run, run: Run | None) -> Check:
     ratio, n = factor(difference), len(run.traces)
     if ratio is not None and math.isclose(ratio, 1 / n, rel_tol=0.05):
         todo = "divide by the number of samples that were counted, or count on all ranks before dividing"
-        return failed(NAME, f"{said}: one rank's count over the whole data set", todo, "metric-divided-by-whole",
-                      where=difference.at)  # fmt: skip
+        return failed(
+            NAME,
+            f"{said}: one rank's count over the whole data set",
+            todo,
+            "metric-divided-by-whole",
+            where=difference.at,
+        )
     if ratio is not None and math.isclose(ratio, n, rel_tol=0.05):
         sums = sorted({event.at for event in run.root.returns("total") if event["evaluates"]})
         by = f" (dl.total() at {', '.join(sums)})" if sums else ""

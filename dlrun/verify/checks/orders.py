@@ -1,4 +1,4 @@
-"""Do the ranks deal out one order, where the script draws it and no loader does, and another one in each epoch?"""
+"""Do the ranks shard one order, where the script draws it and no loader does, and another one in each epoch?"""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MOST = 0.9  # of an order's length: a range to that end goes through it, whole b
 
 
 def other_order(run: Run, name: str) -> Check | None:
-    """Return a check that failed because positions are dealt out in an order that each rank has drawn for itself."""
+    """Return a check that failed because positions are sharded in an order that each rank has drawn for itself."""
     for together in zip(*(trace.steps for trace in run.traces), strict=False):
         orders = [_dealt_order(step) for step in together]
         for rank, order in enumerate(orders):
             if order and orders[0] and order["hash"] != orders[0]["hash"]:
-                finding = f"the positions in an order are dealt out, and rank {rank} draws another order than rank 0: "
+                finding = f"the positions in an order are sharded, and rank {rank} draws another order than rank 0: "
                 finding += "samples are read by several ranks, and others by none"
                 todo = "let all ranks go through one order: order = dl.broadcast(order)"
                 return failed(name, finding, todo, "overlapping-shards", where=order.at, rank=rank)
@@ -38,7 +38,7 @@ def one_order(expected: Sequence[Epoch], found: Sequence[Epoch], name: str) -> C
 
 
 def _dealt_order(step: Step) -> Event | None:
-    """Return the order drawn since the step before whose positions were dealt out as they are; None of none."""
+    """Return the order drawn since the step before whose positions were sharded as they are; None of none."""
     order = None
     for event in step.before:
         if event.kind == "order":

@@ -65,8 +65,9 @@ def steps(run: Run) -> Check:
         how = "the ranks wait for each other for ever" if run.hung else "the ranks went apart"
         todo = "every rank must make the same steps and call the same dl_comm functions in the same order"
         left = min(run.traces, key=lambda t: (len(t.steps), not _has_left(t), t.rank))
-        return failed(STEPS, f"{how}: {where}", todo, "uneven-steps", where=_at(left), step=min(counts) + 1,
-                      rank=left.rank)  # fmt: skip
+        return failed(
+            STEPS, f"{how}: {where}", todo, "uneven-steps", where=_at(left), step=min(counts) + 1, rank=left.rank
+        )
     made = f"{counts[0]} step{'s' * (counts[0] != 1)}"
     return passed(STEPS, f"{len(counts)} ranks make {made}, and leave the loop together")
 
@@ -102,7 +103,7 @@ def _apart(event: Event, name: str, x: float, y: float, rank: int) -> Check:
     if name in event.facts.get("ranks", ()):
         finding = f"`{event['what']}` leads out of the training loop, and asks for the rank's number"
         end = "a rank that leaves lets the others wait for ever"
-        todo = "let all ranks go through the same steps: data that do not divide evenly are dl.shard()'s to deal out"
+        todo = "let all ranks go through the same steps: data that do not divide evenly are dl.shard()'s to shard"
         fault = "uneven-steps"
     if name == TURNS:
         todo = "let all ranks count alike: what the loop counts, such as the epoch of a checkpoint, has to be rank 0's"
@@ -216,7 +217,7 @@ def _drawn(step: Step) -> dict[str, list[str]]:
         for line, drawn in event["noise"] if event.kind == "carried" else ():
             found.setdefault(line, []).append(drawn)
         if event.kind == "return" and event.facts.get("type", "range") not in ("range", "DataLoader"):
-            found = {}  # what was drawn is dealt out, so that all have to draw alike
+            found = {}  # what was drawn is sharded, so that all have to draw alike
         if event.kind == "draw":
             found.setdefault(event.at, []).append(event["hash"])
     return found

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from typing import Any
 
 from dlrun.verify.trace import Run
+from dlrun.verify.tracer.changes import CHANGE
+from dlrun.verify.tracer.conditions import REACHED, choosing
+from dlrun.verify.tracer.conditions import deciding as deciding_lines
+from dlrun.verify.tracer.sinks import sinks
 from dlrun.verify.tracer.sites import LOAD
-from dlrun.verify.verdict import Check, skipped
+from dlrun.verify.verdict import Check, skipped, unjudged
 
 NAME = "not reached"
 
@@ -24,13 +29,38 @@ def reached(run: Run, more: Sequence[Run] = ()) -> Check | None:
         return None  # how this script trains is not known
     said = []
     if trains:
-        said = [f"{_shown(trains)}: what is trained there is not judged; more than --steps {len(run.root.steps)} may "
-                "reach it"]  # fmt: skip
+        said = [
+            f"{_shown(trains)}: what is trained there is not judged; more than --steps {len(run.root.steps)} may "
+            "reach it"
+        ]
     if restores:
         said += [
             f"{_shown(restores)}: whether all ranks go on from what it reads is not judged; verify beside such a file"
         ]
+    if trains:
+        return unjudged(NAME, "; ".join(said))
     return skipped(NAME, "; ".join(said)) if said else None
+
+
+def unshown(source: str, file: str, runs: Sequence[Run]) -> Check | None:
+    """Name the lines of a script that show or save numbers, or decide, and that no run has come to; None of none."""
+    tree = ast.parse(source)
+    come_to = {event["line"] for run in runs for event in run.root.all(REACHED)}
+    shown = {event.at for run in runs for event in run.root.all("print")}
+    missing = [
+        (sink.first, sink.name)
+        for sink in sinks(tree)
+        if sink.first not in come_to and shown.isdisjoint(f"{file}:{i}" for i in range(sink.first, sink.last + 1))
+    ]
+    asked = {event.at for run in runs for event in run.root.all("decision", "choice", CHANGE)}
+    conditions = {n.lineno: ast.unparse(n.test) for n in ast.walk(tree) if isinstance(n, ast.If)}
+    deciding = sorted((choosing(tree) | deciding_lines(tree)) & conditions.keys())
+    missing += [(line, f"if {conditions[line]}"[:60]) for line in deciding if f"{file}:{line}" not in asked]
+    if not missing:
+        return None
+    lines = [f"{name} at {file}:{line}" for line, name in sorted(missing)]
+    finding = f"{_shown(lines)}: what is shown, saved or decided there is not judged"
+    return unjudged(NAME, f"{finding}; more --steps, or a larger --budget, may come to it")
 
 
 def left(run: Run, more: Sequence[Run] = ()) -> tuple[list[str], list[str]]:
@@ -40,11 +70,13 @@ def left(run: Run, more: Sequence[Run] = ()) -> tuple[list[str], list[str]]:
         lines |= {event.at for event in trace.all("backward", "derivative", "epoch", "restores")}
         lines |= {event.at for event in trace.returns(LOAD)}
     file = (run.root.first("sites") or {"file": ""})["file"]
-    calls = [(site["call"], [f"{file}:{line}" for line in range(site["first"], site["last"] + 1)])
-             for site in _sites(run)]  # fmt: skip
+    calls = [
+        (site["call"], [f"{file}:{line}" for line in range(site["first"], site["last"] + 1)]) for site in _sites(run)
+    ]
     names = [(name, at[0]) for name, at in calls if lines.isdisjoint(at)]
-    trains, restores = ([f"{name}() at {at}" for name, at in names if (name == LOAD) is loads]
-                        for loads in (False, True))  # fmt: skip
+    trains, restores = (
+        [f"{name}() at {at}" for name, at in names if (name == LOAD) is loads] for loads in (False, True)
+    )
     return trains, restores
 
 

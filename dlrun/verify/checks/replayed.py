@@ -86,12 +86,14 @@ def _judged(one: Shown, mine: Shown, run: Run) -> Check:
     )
     if x and math.isclose(y / x, n, rel_tol=0.05):
         finding = f"{said}: a sum over {n} ranks, divided by what one of them counts"
-        return failed(NAME, finding, f"{both}; or neither, where each rank evaluates all", "metric-counted-by-all",
-                      where=mine.at)  # fmt: skip
+        return failed(
+            NAME, finding, f"{both}; or neither, where each rank evaluates all", "metric-counted-by-all", where=mine.at
+        )
     if x and math.isclose(y / x, 1 / n, rel_tol=0.05):
         todo = f"divide by the number of samples that were counted; or {both}"
-        return failed(NAME, f"{said}: one rank's count over the whole data set", todo, "metric-divided-by-whole",
-                      where=mine.at)  # fmt: skip
+        return failed(
+            NAME, f"{said}: one rank's count over the whole data set", todo, "metric-divided-by-whole", where=mine.at
+        )
     means = [event for event in run.root.returns("average") if event["mean"] is not None]
     averaged = next((event for event in means if math.isclose(event["mean"], y, rel_tol=1e-3)), None)
     if averaged is not None and averaged["local"] != averaged["mean"]:

@@ -32,9 +32,9 @@ def same(name: str, serial: Run, again: Run, run: Run) -> Check:
             "other-output",
             where=difference.at,
         )
-    other = {_without_time(name) for name in _files(run) - _files(serial)}
-    alike = (_files(serial) & _files(again)) - _files(run)
-    missing = sorted(name for name in alike if _without_time(name) not in other)
+    other = {without_time(name) for name in files_of(run) - files_of(serial)}
+    alike = (files_of(serial) & files_of(again)) - files_of(run)
+    missing = sorted(name for name in alike if without_time(name) not in other)
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         finding, todo = f"{missing[0]}{more}, which the serial script writes, is not written", "write it on rank 0"
@@ -196,12 +196,12 @@ def _turns_of_schedule(serial: Trace, trace: Trace) -> tuple[str, str, str] | No
     return finding, todo, other[1].at
 
 
-def _files(run: Run) -> set[str]:
+def files_of(run: Run) -> set[str]:
     """Return the names of the files that a run writes."""
     return {Path(event["path"]).name for trace in run.traces for event in trace.all("file") if event["how"] == "write"}
 
 
-def _without_time(name: str) -> str:
+def without_time(name: str) -> str:
     """Return the name of a file without its digits, where those are as many as a day and a time of it have."""
     return re.sub(r"\d", "", name) if len(re.findall(r"\d", name)) >= 8 else name
 

@@ -1,4 +1,4 @@
-"""Does rank 0 alone print, and are its numbers those of all ranks, or of its own samples alone?"""
+"""Does rank 0 alone print, and are its numbers those of all ranks, or of its local samples alone?"""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import re
 
 from dlrun.verify.checks.output import NUMBER, close, same_line, shown
 from dlrun.verify.trace import Event, Run
-from dlrun.verify.verdict import Check, skipped
+from dlrun.verify.verdict import Check, failed, skipped, unjudged
 
 NAME = "numbers shown"
 
 
 def numbers_shown(run: Run) -> Check | None:
-    """Name lines that every rank prints, or whose numbers are one rank's own; None where there are none.
+    """Name lines that every rank prints, or whose numbers are local to one rank; None where there are none.
 
-    The training is right either way.
+    Words of its own that a rank shows are remarked on; numbers that are one rank's are wrong.
     """
     loud = next((trace for trace in run.traces[1:] if trace.printed), None)
     if loud is not None:
@@ -39,7 +39,8 @@ def numbers_shown(run: Run) -> Check | None:
     said = f"rank 0's own at {', '.join(lines[:3])}{more}: {_said(mine)!r}, where another rank has {_said(other)!r}"
     if _words(mine) != _words(other):
         return skipped(NAME, f"{said}: each rank has words of its own, and one rank's are shown")
-    return skipped(NAME, f"{said}; dl.average() of a mean, dl.total() of a sum, shows those of all")
+    todo = "dl.average() of a mean, dl.total() of a sum, shows those of all"
+    return failed(NAME, said, todo, "shown-by-one-rank", where=lines[0])
 
 
 def _mean_that_is_summed(run: Run) -> Check | None:
@@ -60,7 +61,7 @@ def _mean_that_is_summed(run: Run) -> Check | None:
                     f"{event.at} shows dl.total() of {total.at}, {total['sum']:.4g}, of a number that is like one "
                 )
                 finding += f"step's loss on each rank, {total['local']:.4g}: where that is a mean, dl.average() shows "
-                return skipped(NAME, f"{finding}that of all ranks, and this is {len(run.traces)} times as much")
+                return unjudged(NAME, f"{finding}that of all ranks, and this is {len(run.traces)} times as much")
     return None
 
 

@@ -58,8 +58,10 @@ def uneven(run: Run) -> str:
     for number, together in enumerate(zip(*every, strict=False), 1):
         sizes = [len(batch or ()) for batch in together]
         if all(sizes) and max(sizes) > min(sizes) + 1:
-            return (f"; batch {number} is of {' and '.join(map(str, sizes))}: in the mean over ranks a sample of the "
-                    f"smaller one counts {max(sizes) / min(sizes):.2g} times as much")  # fmt: skip
+            return (
+                f"; batch {number} is of {' and '.join(map(str, sizes))}: in the mean over ranks a sample of the "
+                f"smaller one counts {max(sizes) / min(sizes):.2g} times as much"
+            )
     return ""
 
 

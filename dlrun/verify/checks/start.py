@@ -18,8 +18,12 @@ def broadcast(run: Run, otherwise: bool = False) -> Check:
         left = [name for name, sent in zip(event["names"], event["broadcast"], strict=True) if not sent]
         count += len(event["names"])
         others = [e for t in run.traces[1:] for e in [*t.all("optimizer", "joined")][turn : turn + 1]]
-        apart = [name for e in others for name, p, q in zip(event["names"], event["params"], e["params"], strict=False)
-                 if p["hash"] != q["hash"]]  # fmt: skip
+        apart = [
+            name
+            for e in others
+            for name, p, q in zip(event["names"], event["params"], e["params"], strict=False)
+            if p["hash"] != q["hash"]
+        ]
         if not left and not apart:
             continue
         if otherwise and not apart:
@@ -36,8 +40,9 @@ def broadcast(run: Run, otherwise: bool = False) -> Check:
             return failed(NAME, finding, todo, "missing-broadcast", where=event.at, step=1, parameter=apart[0])
         what = f"{len(left)} of {len(event['names'])} parameters ({left[0]}, ...)" if len(left) > 1 else left[0]
         now = "the ranks start from different weights" if apart else "the ranks start alike by their equal seeds alone"
-        return failed(NAME, f"{what} never broadcast: {now}", todo, "missing-broadcast", where=event.at, step=1,
-                      parameter=left[0])  # fmt: skip
+        return failed(
+            NAME, f"{what} never broadcast: {now}", todo, "missing-broadcast", where=event.at, step=1, parameter=left[0]
+        )
     if unseen:
         return skipped(NAME, f"{unseen} of {count} parameters start alike on all ranks; what sent them was not dl_comm")
     return passed(NAME, f"{count} parameters come from rank 0 before the first step")

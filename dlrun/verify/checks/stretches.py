@@ -18,8 +18,9 @@ def stretches(run: Run) -> Check | None:
         first, at = together[0], {"where": together[0].at}
         if len({call["whole"] for call in together}) > 1:
             finding = "the ranks cut their stretches out of different data"
-            return failed(NAME, finding, "load the same data, in the same order, on every rank",
-                          "overlapping-shards", **at)  # fmt: skip
+            return failed(
+                NAME, finding, "load the same data, in the same order, on every rank", "overlapping-shards", **at
+            )
         if n > 1 and len({call["mine"] for call in together}) == 1:
             finding = f"all {n} ranks go through the same {first['part']} of {first['length']} entries"
             return failed(NAME, finding, "cut the data once, with dl.stretch()", "unsharded-loader", **at)

@@ -27,8 +27,13 @@ def sums(identity: Run, run: Run) -> Check | None:
             continue
         number, n = calls[min(alike)][0][0]["local"], len(run.traces)
         finding = f"dl.total() at {at} sums {number:.6g}, which all {n} ranks have alike: it counts {n} times"
-        return failed(NAME, finding, "leave dl.total() out there: it is for what each rank has of its own",
-                      "total-of-shared", where=at)  # fmt: skip
+        return failed(
+            NAME,
+            finding,
+            "leave dl.total() out there: it is for what each rank has of its own",
+            "total-of-shared",
+            where=at,
+        )
     return None
 
 

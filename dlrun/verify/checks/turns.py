@@ -39,19 +39,26 @@ def turns(serial: Run, run: Run) -> Check | None:
 def _undivided(serial: Run, run: Run) -> Check | None:
     """Tell of a loop that counts steps and makes as many on n ranks as on 1; None where none is seen.
 
-    That is no fault: many take n times the samples in as many steps.
+    That is no fault: many take n times the samples in as many steps. Unless something else that counts them, such as a
+    schedule, goes n times as fast.
     """
     n, loops_of = len(run.traces), [[e for e in loops(r.root) if e.facts.get("single")] for r in (serial, run)]
-    if fewer_turns(serial, run) or (counts_fewer(run) and counts_steps(run.root)):
+    if fewer_turns(serial, run):
         return None
-    for one, other in zip(*loops_of, strict=False):
-        before, now = one["values"][TURNS], other["values"][TURNS]
-        if now == before >= 2 * n:
+    together = [(one["values"][TURNS], other) for one, other in zip(*loops_of, strict=False)]
+    for before, other in together:
+        if other["values"][TURNS] == before >= 2 * n:
             finding = (
-                f"{other['what']} at {other.at} makes {now:g} steps on {n} ranks as on 1, each with {n} times the "
+                f"{other['what']} at {other.at} makes {before:g} steps on {n} ranks as on 1, each with {n} times the "
             )
             finding += f"samples: {n} times the serial training; dl.steps(...) of that count is as long as it"
-            return skipped(NAME, finding)
+            divided = (c for c in run.root.returns("steps") if c.facts.get("follows") or c["count"] == before)
+            if call := next(divided, None):
+                finding += f", and what dl.steps() divides at {call.at} comes to its end after 1/{n} of them"
+                todo = "divide the number of turns, too: by dl.steps()"
+                return failed(NAME, finding, todo, "too-many-steps", where=other.at)
+            if not (counts_fewer(run) and counts_steps(run.root)):
+                return skipped(NAME, finding)
     return None
 
 

@@ -40,7 +40,7 @@ def weights(identity: Run, run: Run) -> Check | None:
 def classes(run: Run) -> Check | None:
     """Return a check that failed because a loss weighs classes otherwise on each rank, by numbers that stay; else None.
 
-    Weights made anew of each batch are a rank's own, as its batches are.
+    Weights made anew of each batch are local, as its batches are.
     """
     mine, *others = (_of_classes(trace) for trace in run.traces)
     for line, weight in mine.items():

@@ -14,7 +14,7 @@ from dlrun.verify.verdict import Check, distance, failed, passed, share_of_move,
 NAME = "same global batch"
 NORM = "batch norm sees B/n samples instead of B"
 AUGMENTED = "samples are changed at random as they are read, by each rank in its own way (augmentation)"
-LISTED = "a batch sampler of the script's own makes the batches, which are dealt out whole"
+LISTED = "a batch sampler of the script's own makes the batches, which are sharded whole"
 NOISE = "random numbers are drawn while training (dropout, noise)"
 TODO = (
     "a loss that is no mean over the samples (a sum, a root or a ratio of such, one that compares samples or has a "
@@ -32,7 +32,7 @@ TOLERANCE = {"float64": 1e-6, "float32": 2e-3, "float16": 5e-2, "bfloat16": 1e-1
 def reason_against(serial: Run, n: int, dealt: bool = False, alike: bool = False) -> str:
     """Return why n ranks cannot reproduce the serial parameters with the serial global batch; empty if they can.
 
-    ``dealt``: the port itself deals out what every step takes, a full batch. ``alike``: what is drawn between the
+    ``dealt``: the port itself shards what every step takes, a full batch. ``alike``: what is drawn between the
     models' calls, such as a batch, is known to be the same on all ranks.
     """
     epochs, forwards = training(serial.root), list(serial.root.all("forward"))
@@ -72,7 +72,7 @@ def same_batches(serial: Run, run: Run) -> bool:
 
 
 def _fed(event: Event) -> int:
-    """Return the length that most arrays fed to a step have, as the tracer deals them out; 0 of other inputs."""
+    """Return the length that most arrays fed to a step have, as the tracer shards them; 0 of other inputs."""
     rows = event.facts.get("rows", {})
     lengths = [len(rows[name]) for name in event.facts.get("fed", ())]
     return max(lengths, key=lengths.count) if lengths and len(lengths) == len(rows) else 0
@@ -112,8 +112,9 @@ def reproduces(
             if reason := _no_fault(serial, run, a.number, quiet, grown, carried):
                 return skipped(NAME, f"{finding}: {reason}")
             todo = TODO if training(serial.root) else TODO + ALONG
-            return failed(NAME, finding, todo, "other-gradient", where=b.at, step=a.number, parameter=parameter,
-                          size=size)  # fmt: skip
+            return failed(
+                NAME, finding, todo, "other-gradient", where=b.at, step=a.number, parameter=parameter, size=size
+            )
     shares = f"x {size} samples" if (size := _size(run)) else "with their shares"
     said = f"{n} ranks {shares} reproduce the serial parameters to {worst:.0e} of their change"
     if loud is not None:
@@ -127,13 +128,13 @@ def _other_rate(serial: Run, run: Run, number: int, finding: str) -> Check | Non
         x, y = next((pair for pair in zip(a.lr, b.lr, strict=False) if not math.isclose(*pair, rel_tol=1e-3)), (0, 0))
         if x != y:
             finding += f": with the serial global batch the learning rate of step {a.number} is {y:.4g}, not {x:.4g}"
-            todo = "let what it follows count the ranks' own steps: len() of the sharded loader, not of the one before"
+            todo = "let what it follows count local steps: len() of the sharded loader, not of the one before"
             return failed(NAME, finding, todo, "other-rate", where=b.at, step=a.number)
     return None
 
 
 def _still(loud: Run, quiet: Run) -> str:
-    """Say what of the serial run, ``loud``, was switched off, and what the ranks were dealt out."""
+    """Say what of the serial run, ``loud``, was switched off, and what the ranks were sharded."""
     forwards, dealt = list(loud.root.all("forward")), quiet.root.first("noise")
     drawn = any(step.drew for step in loud.root.steps) or any(event["drew"] for event in forwards)
     off = ["dropout off"] if any(event["noise"] for event in forwards) or (drawn and not dealt) else []

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import importlib
 import os
+import socket
 import sys
+import threading
 import tokenize
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from dlrun.verify.tracer.recorder import Recorder
@@ -52,7 +56,7 @@ def main(arguments: list[str]) -> None:
     sys.modules["__main__"] = module
     sys.argv = [str(script), *arguments[1:]]
     sys.path[0] = str(home.folder)
-    code = conditions.watched(text, str(script))
+    code = conditions.watched(text, str(script), bool(orders.few))
     recorder.note("sites", file=script.name, calls=sites.sites(text))
     files.install(recorder)
     how, where = "finished", None
@@ -98,7 +102,7 @@ def _into_torch(recorder: Recorder) -> Callable[..., None]:
         quiet.install()
     draws = randomness.install(recorder)
     followed = loaders.install(recorder, draws)
-    if recorder.orders.quiet:
+    if recorder.orders.quiet and not recorder.orders.few:  # where ranks have parts of batches
         noise.Noise(recorder, draws, followed).install()
     trained = training.install(recorder, draws, followed)
     replay.install(recorder)
@@ -158,5 +162,49 @@ def _line(error: BaseException, script: Path) -> str:
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else script.name
 
 
+def preload(framework: str) -> None:
+    """Import what a run of a script in this framework does, and change nothing."""
+    os.environ.update(ENVIRONMENT)
+    gc.disable()
+    from dlrun.verify.tracer import conditions, files, sites  # noqa: F401
+
+    if framework == "torch":
+        import torch  # noqa: F401
+
+        from dlrun.verify.tracer import averaging, holdings, plain, quiet, replay, schedules  # noqa: F401
+    else:
+        import tensorflow  # noqa: F401
+
+        from dlrun.verify.tracer import keras_schedules, quiet_keras, sessions, tensorflow_face  # noqa: F401
+    gc.freeze()
+
+
+def entered(arguments: list[str]) -> None:
+    """Run as ``main``; in a process that has imported the framework already, where there is one."""
+    from dlrun.verify.tracer import warm
+
+    if arguments[0] == "--warm":
+        door = socket.socket(fileno=int(arguments[1]))
+        main(warm.serve(door, lambda: preload(arguments[2])))
+        _leave()
+    if path := os.environ.pop(warm.VARIABLE, ""):
+        code = warm.hand_over(path, arguments)
+        if code is not None:
+            sys.exit(code)
+    main(arguments)
+    if "DLRUN_RANK" not in os.environ:  # else this is the shim's process, which has a last word
+        _leave()
+
+
+def _leave() -> NoReturn:
+    """End the process as Python does, but for taking its modules apart: of PyTorch that takes half a second."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the script's threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).exit(0)  # unlike os._exit(): what libraries do at their end, such as MPI's, is done
+    raise AssertionError("exit() does not come back")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    entered(sys.argv[1:])

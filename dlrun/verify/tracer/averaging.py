@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from dlrun.apart.imports import AfterImport
 from dlrun.apart.loose import own
+from dlrun.verify.tracer.followed import CALLS
 from dlrun.verify.tracer.importing import changed, followed, number_of, showing
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
@@ -22,10 +23,8 @@ from dlrun.verify.tracer.totals import divided
 from dlrun.verify.tracer.training import Training
 
 FACE = "dl_comm.torch"
-# What may communicate, or changes what a port computes; prints and questions are not followed.
-FOLLOWED = ("init", "broadcast", "gradients", "shard", "stretch", "lr_scale", "warmup", "decay", "lars", "steps",
-            "serial_steps", "compound", "reseed", "average", "total", "save", "load", "barrier", "finalize",
-            "rank0_first")  # fmt: skip
+# Prints and questions are not followed.
+FOLLOWED = (*CALLS, "save", "load")
 
 
 class Fewer(int):
@@ -87,6 +86,8 @@ class Averaging:
     def _reseed(self, function: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Leave the ranks' random numbers alike where each takes its part of the same noise."""
         alike = kwargs.get("alike", False)
+        if not alike and not args:
+            self.training.turns.reseeded()
         return (None if self.recorder.orders.quiet and not alike else function(*args, **kwargs)), {}
 
     def _lr_scale(self, function: Any, lr: float = 1.0, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
@@ -109,6 +110,7 @@ class Averaging:
     def _steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
         result = count if self.recorder.orders.global_batch else function(count)
         facts = {"count": number_of(count), "result": number_of(result), "again": isinstance(count, Fewer)}
+        facts |= {"follows": True} if callable(count) else {}
         return Fewer(result) if type(result) is int else result, facts
 
     def _serial_steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
@@ -132,23 +134,29 @@ class Averaging:
         result = function(data, axis, multiple)
         return result, stretch_note(data, result, axis)
 
-    def _total(self, function: Any, value: Any) -> tuple[Any, dict[str, Any]]:
-        attached = _is_attached(value)
-        result, facts = self.loaders.totals.total(function, value)
-        self.training.lineage.handed_on(value, result)
+    def _total(self, function: Any, *values: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+        attached = _are_attached(values)
+        result, facts = self.loaders.totals.total(function, *values, **options)
+        self._handed_on(values, result)
         return result, facts | attached
 
-    def _average(self, function: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        local, attached = number_of(value), _is_attached(value)
-        result = function(value, *args, **kwargs)
-        self.training.lineage.handed_on(value, result)
+    _maximum = _minimum = _gather = _total
+
+    def _average(self, function: Any, *values: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+        local, attached = number_of(values[0]) if len(values) == 1 else None, _are_attached(values)
+        result = function(*values, **options)
+        self._handed_on(values, result)
         facts = {"local": local, "mean": number_of(result), "statistics": self.recorder.statistics()}
         return result, facts | attached
 
+    def _handed_on(self, values: tuple[Any, ...], result: Any) -> None:
+        for value, made in zip(values, [result] if len(values) == 1 else result, strict=True):
+            self.training.lineage.handed_on(value, made)
 
-def _is_attached(value: Any) -> dict[str, bool]:
-    """Return that a value has a gradient, which what dl_comm makes of it has not."""
-    return {"attached": True} if getattr(value, "grad_fn", None) is not None else {}
+
+def _are_attached(values: tuple[Any, ...]) -> dict[str, bool]:
+    """Return that one of several values has a gradient, which what dl_comm makes of it has not."""
+    return {"attached": True} if any(getattr(value, "grad_fn", None) is not None for value in values) else {}
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:

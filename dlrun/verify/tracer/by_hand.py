@@ -32,6 +32,7 @@ class ByHand:
         self._before: list[str] = []
         self._grads: list[Any] = []
         self._params: list[Any] = []  # as the last step left them
+        self._first: list[torch.Tensor] = []  # where updates are taken back: the values before them
 
     def reached(self, parameters: list[torch.Tensor]) -> None:
         """A backward was made that reached these parameters; the first one tells which are followed."""
@@ -40,6 +41,8 @@ class ByHand:
         if not self.parameters:
             self.parameters = parameters
             self._facts = self._describe(self.parameters)
+            if self.recorder.orders.frozen:
+                self._first = [p.detach().clone() for p in self.parameters]
         self._before = [digest(p) for p in self.parameters]
         self.look()
 
@@ -48,13 +51,25 @@ class ByHand:
         if self.wanted:
             self._grads = [tensor_note(p.grad) for p in self.parameters]
 
+    def _are_held(self) -> bool:
+        held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        return any(id(p) in held for p in self.parameters)
+
+    def take_back(self) -> None:
+        """Give the parameters the values that they had before the first update."""
+        if not self.wanted or self._are_held():
+            return
+        with self.recorder.aside(), torch.no_grad():
+            for parameter, first in zip(self.parameters, self._first, strict=False):
+                if not torch.equal(parameter, first):
+                    parameter.copy_(first)
+
     def settle(self, states: Callable[[], dict[str, str]]) -> None:
         """Note a step where parameters have changed since the last backward."""
         if not self.wanted or not self._before or [digest(p) for p in self.parameters] == self._before:
             return
         self._before = []
-        held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
-        if any(id(p) in held for p in self.parameters):
+        if self._are_held():
             return
         if not self.recorder.steps:
             self.recorder.note("optimizer", optimizer=NUMBER, type="by hand", **self._facts)

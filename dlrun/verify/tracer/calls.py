@@ -14,8 +14,18 @@ from dlrun.verify.tracer.importing import number_of
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.tensors import digest
 
-LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
-          "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss")  # fmt: skip
+LOSSES = (
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "kl_div",
+    "poisson_nll_loss",
+)
 CLASSES = ("cross_entropy", "nll_loss")  # whose weights are those of classes, not of samples
 
 

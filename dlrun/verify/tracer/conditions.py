@@ -19,23 +19,37 @@ from dlrun.verify.tracer.changes import CHANGE, changing
 from dlrun.verify.tracer.endings import BATCHES, batched, counted, ended
 from dlrun.verify.tracer.leaving import LEAVES, asked, leaving
 from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.sinks import marked
 from dlrun.verify.tracer.syntax import Loop, callee, inside
 from dlrun.verify.tracer.told import Whole
 
 WATCH = "__dlrun_watch__"
 TURNS = "the number of turns"  # of a loop through a range
+REACHED = "reached"  # a statement that shows or saves
 SINGLE = "single"  # a decision: a loop each turn of which is a step
-SHARED = {"average", "broadcast", "total"}  # what all ranks have alike, whatever it is made of
-COLLECTIVE = {"gradients", "average", "broadcast", "barrier", "shard", "load"}
-TRAINING = {"step", "backward", "gradients", "run",  # run() of a session
-            "gradient", "apply_gradients", "minimize", "train_on_batch"}  # fmt: skip
+# What all ranks have alike, whatever it is made of.
+SHARED = {"average", "broadcast", "total", "maximum", "minimum", "gather", "agree", "any_rank", "all_ranks"}
+COLLECTIVE = SHARED | {"gradients", "barrier", "shard", "load"}
+TRAINING = {
+    "step",
+    "backward",
+    "gradients",
+    "run",  # run() of a session
+    "gradient",
+    "apply_gradients",
+    "minimize",
+    "train_on_batch",
+}
 COMPUTING = {"backward", "gradient"}  # what ranks may do as often as each likes
 KEEPS = {"deepcopy", "get_weights", "state_dict"}  # and what begins with save
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
-def watched(source: str, filename: str) -> Any:
-    """Return the script's code, its deciding conditions reported to ``WATCH(kind, text, condition, operands)``."""
+def watched(source: str, filename: str, ends: bool = False) -> Any:
+    """Return the script's code, its deciding conditions reported to ``WATCH(kind, text, condition, operands)``.
+
+    ``ends``: loops through epochs, too, are left when all steps are made, so that the script comes to its end.
+    """
     tree = ast.parse(source, filename)
     stepping = counting(tree)
     kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(changing(tree, counting(tree, Loop)), CHANGE)
@@ -43,14 +57,20 @@ def watched(source: str, filename: str) -> Any:
     kinds |= dict.fromkeys(leaving(tree, counting(tree, Loop)), LEAVES)
     kinds |= dict.fromkeys(stepping, "decision")
     kinds |= dict.fromkeys(stepping & counted(tree, counting(tree, Loop)), SINGLE)
-    inserted = _Insert(kinds, faces(tree), batched(tree, stepping)).visit(tree)
+    loops = batched(tree, stepping) | (stepping if ends else set())
+    inserted = _Insert(kinds, faces(tree), loops).visit(tree)
+    marked(inserted, WATCH, REACHED)
     return compile(ast.fix_missing_locations(inserted), filename, "exec")
 
 
 def faces(tree: ast.Module) -> frozenset[str]:
     """Return the names that a script has for dl_comm's modules."""
-    found = [(alias, getattr(n, "module", None)) for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))
-             for alias in n.names]  # fmt: skip
+    found = [
+        (alias, getattr(n, "module", None))
+        for n in ast.walk(tree)
+        if isinstance(n, (ast.Import, ast.ImportFrom))
+        for alias in n.names
+    ]
     return frozenset(alias.asname or alias.name for alias, origin in found if "dl_comm" in f"{origin}.{alias.name}")
 
 
@@ -108,10 +128,16 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
     """Return the function that the watched conditions call."""
 
     parts: dict[str, Any] = {}
+    come_to = set[str]()
 
     def report(kind: str, text: str, condition: Any, operands: Callable[[], dict[str, Any]] | None = None) -> Any:
         if kind == BATCHES:
             return ended(recorder, condition)
+        if kind == REACHED:
+            if text not in come_to:
+                come_to.add(text)
+                recorder.note(REACHED, line=text)
+            return None
         if operands is None:  # a part of the condition that is about to be reported
             parts[text] = condition
             return condition
@@ -122,8 +148,7 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
         given |= parts
         parts.clear()
         through = condition.iterable if type(condition).__name__.startswith("tqdm") else condition
-        counts = isinstance(through, range) or (type(through) is list and all(type(i) is int for i in through))
-        values = {TURNS: float(len(through))} if counts else {}
+        values = {TURNS: float(len(through))} if _counts(through) else {}
         for name, value in given.items():
             if kind != LEAVES and isinstance(value, Whole):
                 continue  # the rank's number: what one rank alone does is seen by its parameters, or its calls
@@ -140,6 +165,12 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
         return condition
 
     return report
+
+
+def _counts(through: Any) -> bool:
+    """Whether a loop goes through a range, a list of whole numbers, or a rank's share of those."""
+    listed = type(through) is list or (isinstance(through, list) and type(through).__module__.startswith("dl_comm."))
+    return isinstance(through, range) or (listed and all(type(i) is int for i in through))
 
 
 class _Insert(ast.NodeTransformer):

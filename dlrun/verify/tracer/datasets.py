@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -32,6 +32,7 @@ class Epoch:
     finite: bool  # it has an end that comes soon
     dealt: bool = False  # each rank is to be given its part of every batch
     over: bool = False
+    ahead: list[Any] = field(default_factory=list)  # batches that were read, to be given in another order
     trains: bool = False  # a gradient was computed after one of its batches
 
 
@@ -75,6 +76,19 @@ class DataSets:
 
     def _is_cut(self, data: Any) -> bool:
         return any(data is one for one in self._cut) or any(map(self._is_cut, data._inputs()))
+
+    def next_of(self, epoch: Epoch, read: Callable[[], Any]) -> Any:
+        """Read a batch; where the orders ask for it, of n that ranks take together another one comes last."""
+        orders = self.recorder.orders
+        if not orders.turn or self.evaluating:
+            return read()
+        if not epoch.ahead:
+            with suppress(OutOfRangeError):
+                for _ in range(orders.shares):
+                    epoch.ahead.append(read())
+            turn = orders.turn if len(epoch.ahead) == orders.shares else 0
+            epoch.ahead[:] = epoch.ahead[turn:] + epoch.ahead[:turn]
+        return epoch.ahead.pop(0) if epoch.ahead else read()
 
     def deliver(self, epoch: Epoch, batch: Any) -> None:
         """A batch reaches the script."""
@@ -174,7 +188,7 @@ def install(recorder: Recorder, draws: Draws) -> DataSets:
             data.cut(epoch)
             raise OutOfRangeError(None, None, "the epoch is cut short")
         try:
-            batch = read(self)
+            batch = data.next_of(epoch, lambda: read(self))
         except OutOfRangeError:
             recorder.note("over", epoch=epoch.number)
             raise

@@ -45,8 +45,10 @@ def counted(tree: ast.Module, stepping: set[int]) -> set[int]:
 
     def holds(node: ast.AST) -> bool:
         parts = [n for n in ast.walk(node) if n is not node]
-        return any((isinstance(n, Loop) and n.lineno in loops) or (isinstance(n, ast.Call) and callee(n) in looping)
-                   for n in parts)  # fmt: skip
+        return any(
+            (isinstance(n, Loop) and n.lineno in loops) or (isinstance(n, ast.Call) and callee(n) in looping)
+            for n in parts
+        )
 
     while len(looping) > before:
         before = len(looping)

@@ -43,7 +43,7 @@ def install(recorder: Recorder) -> None:
     elsewhere = tempfile.gettempdir() + os.sep
 
     def tell(name: str, how: str, was: str) -> None:
-        if user_frame() is None:
+        if user_frame() is None or Path(name).is_dir():  # a folder, in which a file without a name is written
             return
         here = name.startswith(scratch)
         for file in filter(None, () if here else (name, was)):

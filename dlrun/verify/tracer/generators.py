@@ -18,9 +18,26 @@ import numpy as np
 
 from dlrun.verify.tracer.recorder import Recorder, is_user_file
 
-NOISE = ("beta", "betavariate", "binomial", "exponential", "gamma", "gauss", "gumbel", "laplace", "lognormal", "normal",
-         "normalvariate", "poisson", "rand", "randn", "random", "random_sample", "standard_normal",
-         "uniform")  # fmt: skip
+NOISE = (
+    "beta",
+    "betavariate",
+    "binomial",
+    "exponential",
+    "gamma",
+    "gauss",
+    "gumbel",
+    "laplace",
+    "lognormal",
+    "normal",
+    "normalvariate",
+    "poisson",
+    "rand",
+    "randn",
+    "random",
+    "random_sample",
+    "standard_normal",
+    "uniform",
+)
 ORDERS = ("permutation", "shuffle", "randperm")
 
 

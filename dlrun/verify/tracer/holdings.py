@@ -1,7 +1,7 @@
 """What a PyTorch script holds besides the parameters it trains: optimizers' state, buffers, copies, earlier models.
 
 Found by the names that the script has for them where it is stopped, so that ranks can be compared and a difference be
-named. Plain tensors are left out: batches and losses are each rank's own.
+named. Plain tensors are left out: batches and losses are local.
 """
 
 from __future__ import annotations

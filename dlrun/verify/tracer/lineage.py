@@ -21,15 +21,69 @@ from dlrun.verify.tracer.tensors import digest, tensor_note
 from dlrun.verify.tracer.told import is_part
 from dlrun.verify.tracer.values import NAMED, Value, keep_names, line, made, note_carried
 
-MOVES = {"__getitem__", "__setitem__", "cat", "concat", "stack", "roll", "clone", "detach", "to", "float", "cpu",
-         "reshape", "contiguous", "gather", "index_select", "take", "split", "chunk", "copy_", "index_copy_", "flip",
-         "masked_scatter_", "where", "repeat", "index_put_", "cuda"}  # fmt: skip
+MOVES = {
+    "__getitem__",
+    "__setitem__",
+    "cat",
+    "concat",
+    "stack",
+    "roll",
+    "clone",
+    "detach",
+    "to",
+    "float",
+    "cpu",
+    "reshape",
+    "contiguous",
+    "gather",
+    "index_select",
+    "take",
+    "split",
+    "chunk",
+    "copy_",
+    "index_copy_",
+    "flip",
+    "masked_scatter_",
+    "where",
+    "repeat",
+    "index_put_",
+    "cuda",
+}
 RENEWS = {"zero_", "fill_", "copy_", "normal_", "uniform_", "set_"}  # nothing of the old value stays
-DRAWS = {"rand", "rand_like", "randn", "randn_like", "normal", "normal_", "uniform_", "bernoulli", "bernoulli_",
-         "exponential_", "log_normal_", "poisson"}  # fmt: skip
-REDUCES = {"mean", "sum", "median", "std", "var", "amax", "amin", "nanmean", "nansum", "logsumexp", "index_add",
-           "index_add_", "scatter_add", "scatter_add_", "index_reduce", "index_reduce_", "scatter_reduce",
-           "scatter_reduce_"}  # fmt: skip
+DRAWS = {
+    "rand",
+    "rand_like",
+    "randn",
+    "randn_like",
+    "normal",
+    "normal_",
+    "uniform_",
+    "bernoulli",
+    "bernoulli_",
+    "exponential_",
+    "log_normal_",
+    "poisson",
+}
+REDUCES = {
+    "mean",
+    "sum",
+    "median",
+    "std",
+    "var",
+    "amax",
+    "amin",
+    "nanmean",
+    "nansum",
+    "logsumexp",
+    "index_add",
+    "index_add_",
+    "scatter_add",
+    "scatter_add_",
+    "index_reduce",
+    "index_reduce_",
+    "scatter_reduce",
+    "scatter_reduce_",
+}
 
 
 class Lineage(TorchFunctionMode):

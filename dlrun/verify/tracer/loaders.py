@@ -18,8 +18,10 @@ from dlrun.verify.tracer.loops import is_gone_through
 from dlrun.verify.tracer.randomness import Draws
 from dlrun.verify.tracer.recorder import UNCUT, Recorder, called_by_dl_comm
 from dlrun.verify.tracer.serial_order import in_serial_order
+from dlrun.verify.tracer.shortened import alone, shorten
 from dlrun.verify.tracer.tensors import batch_digest, held_by, rows
 from dlrun.verify.tracer.totals import Totals
+from dlrun.verify.tracer.turns import seed_for
 
 ENDLESS = 10  # times the data set: a sampler that gives more indices has no epochs
 
@@ -43,8 +45,9 @@ class Loaders:
     def __init__(self, recorder: Recorder, draws: Draws) -> None:
         self.recorder, self.draws = recorder, draws
         self.totals = Totals(recorder)
-        self._made = self._epochs = 0
+        self.made = self._epochs = 0
         self._known: dict[int, tuple[int, Any]] = {}  # id -> (number, the object, kept alive so that ids stay unique)
+        self._makes: set[str] = set()  # the lines that make loaders which train
         self._noted: set[int] = set()  # data sets whose rows were
         self._latest: Epoch | None = None  # whose batch came last
         # The iterators, by loader, whose batches came since the last backward, and those of the turn before.
@@ -68,7 +71,7 @@ class Loaders:
 
         Loaders are numbered in the order in which the *script* made them, so that runs can be compared.
         """
-        made, self._made = self._made, self._made + 1
+        made, self.made = self.made, self.made + 1
         size, orders = given.get("batch_size", 1), self.recorder.orders
         if orders.global_batch and made in orders.training_loaders and size and given.get("batch_sampler") is None:
             given = {**given, "batch_size": size // int(os.environ.get("DLRUN_SIZE", "1"))}
@@ -83,7 +86,15 @@ class Loaders:
             sampler=type(given.get("sampler")).__name__,
             custom=any(given.get(name) is not None for name in ("sampler", "batch_sampler")),
         )
+        given = alone(given) if orders.few else given
         return in_serial_order(given, orders.uses[made]) if made < len(orders.uses) else given
+
+    def shorten(self, loader: DataLoader[Any], made: int) -> None:
+        """Cut the loader that was made in this turn to a few batches, as the orders ask."""
+        orders, line = self.recorder.orders, self.recorder.line
+        if made in orders.training_loaders:
+            self._makes.add(line)  # one for each epoch, say
+        shorten(loader, orders, line in self._makes)
 
     def begin(self, iterator: Any, loader: DataLoader[Any]) -> None:
         """An epoch over a loader begins."""
@@ -164,15 +175,7 @@ def install(recorder: Recorder, draws: Draws) -> Loaders:
     """Put the instruments into ``torch.utils.data``."""
     loaders = Loaders(recorder, draws)
     workers.install(recorder)
-    init, iterate, following = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
-    next_index, names = _BaseDataLoaderIter._next_index, list(inspect.signature(DataLoader.__init__).parameters)[2:]
-
-    def __init__(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        if not recorder.inside and not called_by_dl_comm():
-            given = loaders.make(self, given)
-        with recorder.aside():
-            init(self, dataset, **given)
+    iterate, following, next_index = DataLoader.__iter__, _BaseDataLoaderIter.__next__, _BaseDataLoaderIter._next_index
 
     def __iter__(self: Any) -> Any:  # noqa: N807
         draws.mark()
@@ -186,6 +189,8 @@ def install(recorder: Recorder, draws: Draws) -> Loaders:
     def __next__(self: Any) -> Any:  # noqa: N807
         if loaders.is_over(self):
             loaders.cut(self)
+            if recorder.orders.few:
+                seed_for(recorder, self._dlrun.number)
             if recorder.orders.epoch_steps == UNCUT:  # the script minds an epoch that ends early
                 recorder.stop()
             raise StopIteration
@@ -195,6 +200,8 @@ def install(recorder: Recorder, draws: Draws) -> Loaders:
         except StopIteration:
             self._dlrun.over = True
             recorder.note("over", epoch=self._dlrun.number)
+            if recorder.orders.few:
+                seed_for(recorder, self._dlrun.number)
             raise
         finally:
             loaders.reading = False
@@ -207,17 +214,37 @@ def install(recorder: Recorder, draws: Draws) -> Loaders:
             index = next_index(self)  # type: ignore[no-untyped-call]
         finally:
             draws.mark(count=False)  # the order of the data is drawn with its first index
+        if recorder.orders.few:
+            seed_for(recorder, index)
         self.__dict__.setdefault("_dlrun_waiting", deque()).append(index)
         return index
 
     for owner, patch in (
-        (DataLoader, __init__),
+        (DataLoader, _making(loaders)),
         (DataLoader, __iter__),
         (_BaseDataLoaderIter, __next__),
         (_BaseDataLoaderIter, _next_index),
     ):
         setattr(owner, patch.__name__, patch)
     return loaders
+
+
+def _making(loaders: Loaders) -> Any:
+    """Return what makes a DataLoader, and notes it where the script does."""
+    init, recorder = DataLoader.__init__, loaders.recorder
+    names = list(inspect.signature(init).parameters)[2:]
+
+    def __init__(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        own, made = not recorder.inside and not called_by_dl_comm(), loaders.made
+        if own:
+            given = loaders.make(self, given)
+        with recorder.aside():
+            init(self, dataset, **given)
+        if own and recorder.orders.few:
+            loaders.shorten(self, made)
+
+    return __init__
 
 
 def _going(known: dict[int, Any]) -> list[Any]:

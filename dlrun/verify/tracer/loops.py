@@ -1,4 +1,4 @@
-"""The ``for`` loops of a script: whether one goes through a loader, epoch after epoch, or a generator deals it out."""
+"""The ``for`` loops of a script: whether one goes through a loader, epoch after epoch, or a generator shards it."""
 
 from __future__ import annotations
 

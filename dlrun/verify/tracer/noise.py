@@ -1,7 +1,8 @@
 """Random numbers that a training step draws, cut among the ranks as its samples are: a row for each sample of a rank.
 
 With dropout off, what is left of them are the noise of generators, of a latent space or of a diffusion: rank r of n
-takes the rows r, r + n, r + 2n, ... of what the serial script draws, as ``dl.shard()`` gives it such samples.
+takes those rows of what the serial script draws whose samples ``dl.shard()`` gives it: the r-th part of a batch, or r,
+r + n, r + 2n, ... where the port divides the batches itself.
 """
 
 from __future__ import annotations
@@ -19,9 +20,19 @@ from dlrun.verify.tracer.randomness import Draws
 from dlrun.verify.tracer.recorder import Recorder
 
 # Where the size is among the arguments; -1: it is all of them.
-SIZED: dict[Any, dict[str, int]] = {torch: {"rand": -1, "randn": -1, "randint": 2, "normal": 2},
-         np.random: {"normal": 2, "rand": -1, "randint": 2, "randn": -1, "random": 0, "random_sample": 0,
-                     "standard_normal": 0, "uniform": 2}}  # fmt: skip
+SIZED: dict[Any, dict[str, int]] = {
+    torch: {"rand": -1, "randn": -1, "randint": 2, "normal": 2},
+    np.random: {
+        "normal": 2,
+        "rand": -1,
+        "randint": 2,
+        "randn": -1,
+        "random": 0,
+        "random_sample": 0,
+        "standard_normal": 0,
+        "uniform": 2,
+    },
+}
 LIKE: dict[Any, tuple[str, ...]] = {torch: ("bernoulli", "normal", "rand_like", "randint_like", "randn_like")}
 IN_PLACE = ("bernoulli_", "exponential_", "log_normal_", "normal_", "random_", "uniform_")
 
@@ -32,7 +43,7 @@ class Noise:
     def __init__(self, recorder: Recorder, draws: Draws, loaders: Loaders) -> None:
         self._recorder, self._draws, self._loaders = recorder, draws, loaders
         self._n = int(os.environ.get("DLRUN_SIZE", "1"))
-        self._mine = slice(recorder.rank, None, self._n)
+        self._runs = recorder.orders.global_batch  # of smaller batches the ranks take whole ones, side by side
         self._inside = False
 
     def install(self) -> None:
@@ -118,11 +129,14 @@ class Noise:
 
     def _grown(self, value: Any, axis: int, size: int) -> Any:
         """Return a tensor with each of its samples n times; anything else as it is."""
-        alike = isinstance(value, torch.Tensor) and value.dim() > axis and value.shape[axis] == size
-        return value.repeat_interleave(self._n, axis) if alike else value
+        if not isinstance(value, torch.Tensor) or value.dim() <= axis or value.shape[axis] != size:
+            return value
+        return torch.cat([value] * self._n, axis) if self._runs else value.repeat_interleave(self._n, axis)
 
     def _taken(self, every: Any, axis: int, differentiable: bool = False) -> Any:
-        mine = every[(slice(None),) * axis + (self._mine,)]
+        rank, local = self._recorder.rank, every.shape[axis] // self._n
+        rows = slice(rank * local, (rank + 1) * local) if self._runs else slice(rank, None, self._n)
+        mine = every[(slice(None),) * axis + (rows,)]
         if isinstance(mine, torch.Tensor):
             mine = mine.detach().contiguous().requires_grad_(differentiable)
         return mine

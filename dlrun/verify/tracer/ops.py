@@ -16,14 +16,53 @@ from dlrun.verify.tracer.arrays import array_note, native
 from dlrun.verify.tracer.recorder import Recorder, is_of_user
 from dlrun.verify.tracer.values import KEPT, NAMED, Value, keep_names, kind_of, line, made, note_carried
 
-MOVES = {"Cast", "ConcatV2", "ExpandDims", "GatherNd", "GatherV2", "Identity", "Pack", "ReadVariableOp", "Reshape",
-         "ResourceGather", "ResourceScatterNdUpdate", "ResourceScatterUpdate", "ResourceStridedSliceAssign",
-         "ReverseV2", "Roll", "ScatterNd", "Select", "SelectV2", "Slice", "Split", "SplitV", "Squeeze", "StopGradient",
-         "StridedSlice", "TensorScatterUpdate", "TensorStridedSliceUpdate", "Tile", "Transpose", "Unpack"}  # fmt: skip
+MOVES = {
+    "Cast",
+    "ConcatV2",
+    "ExpandDims",
+    "GatherNd",
+    "GatherV2",
+    "Identity",
+    "Pack",
+    "ReadVariableOp",
+    "Reshape",
+    "ResourceGather",
+    "ResourceScatterNdUpdate",
+    "ResourceScatterUpdate",
+    "ResourceStridedSliceAssign",
+    "ReverseV2",
+    "Roll",
+    "ScatterNd",
+    "Select",
+    "SelectV2",
+    "Slice",
+    "Split",
+    "SplitV",
+    "Squeeze",
+    "StopGradient",
+    "StridedSlice",
+    "TensorScatterUpdate",
+    "TensorStridedSliceUpdate",
+    "Tile",
+    "Transpose",
+    "Unpack",
+}
 RENEWS = "AssignVariableOp"
 DRAWS = "StatelessRandom"  # how the ops begin that draw by a seed which counts on: noise is not made of it
-REDUCES = {"Max", "Mean", "Min", "Prod", "Sum", "ResourceScatterAdd", "ResourceScatterNdAdd", "SegmentMean",
-           "SegmentSum", "TensorScatterAdd", "UnsortedSegmentMean", "UnsortedSegmentSum"}  # fmt: skip
+REDUCES = {
+    "Max",
+    "Mean",
+    "Min",
+    "Prod",
+    "Sum",
+    "ResourceScatterAdd",
+    "ResourceScatterNdAdd",
+    "SegmentMean",
+    "SegmentSum",
+    "TensorScatterAdd",
+    "UnsortedSegmentMean",
+    "UnsortedSegmentSum",
+}
 
 
 class Ops:

@@ -20,18 +20,28 @@ def install() -> None:
         for name in DROPOUTS:
             if hasattr(owner, name):
                 setattr(owner, name, lambda input, *_, **__: input)
-    norm, attention, rrelu = (getattr(nn.functional, name) for name in ("batch_norm", "scaled_dot_product_attention",
-                                                                       "rrelu"))  # fmt: skip
+    norm, attention, rrelu = (
+        getattr(nn.functional, name) for name in ("batch_norm", "scaled_dot_product_attention", "rrelu")
+    )
 
     @functools.wraps(norm)
-    def still(input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
-              training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Any:  # fmt: skip
+    def still(
+        input: Any,
+        running_mean: Any,
+        running_var: Any,
+        weight: Any = None,
+        bias: Any = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Any:
         training &= running_mean is None
         return norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
     @functools.wraps(attention)
-    def attending(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any,
-                  **kwargs: Any) -> Any:  # fmt: skip
+    def attending(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
+    ) -> Any:
         return attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
     @functools.wraps(rrelu)

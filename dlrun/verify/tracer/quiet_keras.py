@@ -7,8 +7,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-NOISE = ("Dropout", "GaussianNoise", "AlphaDropout", "GaussianDropout", "SpatialDropout1D", "SpatialDropout2D",
-         "SpatialDropout3D")  # fmt: skip
+NOISE = (
+    "Dropout",
+    "GaussianNoise",
+    "AlphaDropout",
+    "GaussianDropout",
+    "SpatialDropout1D",
+    "SpatialDropout2D",
+    "SpatialDropout3D",
+)
 
 
 def install() -> None:

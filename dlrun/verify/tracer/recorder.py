@@ -49,6 +49,14 @@ class Orders:
     follows: str = ""  # the folder of a run that kept them, whose parameters are taken over after each step
     shaken: bool = False  # learn from other outputs
     frozen: bool = False  # take each update back: all steps are made with the first parameters
+    few: int = (
+        0  # cut loaders to so many batches for each of the ranks, or leave them uncut; draws follow from the batch
+    )
+    shares: int = 1  # ... of so many ranks
+    tails: bool = False  # ... and leave loaders that train what n ranks do not share evenly
+    turn: int = 0  # ... and so many of each n batches that are trained on come last
+    turn_steps: int = 0  # what no loader gives is drawn anew behind so many steps (see ``turns``); 0: left alone
+    stride: int = 1  # ... of which the ranks take so many serial ones between them
     training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""A sampler of the port's own that deals out samples by the ranks' numbers, in the order of the serial script.
+"""A sampler of the port's own that shards samples by the ranks' numbers, in the order of the serial script.
 
 ``DistributedSampler`` draws an order from its seed and epoch, and so a right port with one cannot leave the serial
-parameters. Where it deals to one rank alone, it is given the order in which the serial script's loader reads.
+parameters. Where it shards for one rank alone, it is given the order in which the serial script's loader reads.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from dlrun.verify.tracer.importing import number_of
 from dlrun.verify.tracer.keras_options import options_of
 from dlrun.verify.tracer.randomness import states
 from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.turns import Turns
 
 RUN = "Session.run"
 
@@ -38,6 +39,8 @@ class Sessions:
         self._optimizers: dict[int, int] = {}
         self._variables: dict[str, int] = {}
         self._sent: set[str] = set()
+        self._turns = Turns(recorder)
+        self._first_values: dict[str, tuple[Any, Any]] = {}  # of variables, before their first update
 
     def run(self, plain: Callable[..., Any], session: Any, fetches: Any, given: Any, *more: Any) -> Any:
         """Run what the script asks for; note it where it is a step."""
@@ -74,14 +77,28 @@ class Sessions:
         given = self._share(given) if self.recorder.orders.global_batch else given
         asked = [self._asked(update, session.graph) for update in plan.updates]
         wanted = {"theirs": fetches, "asked": asked, "read": list(plan.read)}
+        if self.recorder.orders.frozen:
+            self._keep(plan, values)
         found = self._waiting(plan, lambda: plain(session, wanted, given, *more))
         self._note_inputs(plan, given, dict(zip([t.name for t in plan.read], found["read"], strict=True)))
         self._sent |= set(plan.sent)
         for update, seen in zip(plan.updates, found["asked"], strict=True):
             self._note_step(update, seen, values(list(update.variables)), session.graph, plan)
+        if self.recorder.orders.frozen:
+            with self.recorder.aside():
+                for variable, value in self._first_values.values():  # as load() does: without an op of its own
+                    plain(session, variable.initializer, {variable.initializer.inputs[1]: value})
+        self._turns.stepped()
         if self.recorder.done:
             self._note_held(session.graph, values)
         return found["theirs"]
+
+    def _keep(self, plan: Plan, values: Callable[[Any], Any]) -> None:
+        """Keep the values that variables have before their first update, to take updates back (see ``replay``)."""
+        new = [v for update in plan.updates for v in update.variables if key(v) not in self._first_values]
+        if new:
+            kept = zip(new, values(new), strict=True)
+            self._first_values |= {key(variable): (variable, value) for variable, value in kept}
 
     def _note_held(self, graph: Any, values: Callable[[Any], Any]) -> None:
         """Note the variables that no update changes: slots, averages, statistics, the number of the step."""

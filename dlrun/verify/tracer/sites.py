@@ -25,8 +25,13 @@ def _loads(tree: ast.Module) -> list[ast.Call]:
 
     Under a condition, after one that returns, or where a missing file is caught.
     """
-    faces = {"torch"} | {a.asname or a.name for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))
-                         for a in n.names if a.name.startswith("dl_comm")}  # fmt: skip
+    faces = {"torch"} | {
+        a.asname or a.name
+        for n in ast.walk(tree)
+        if isinstance(n, (ast.Import, ast.ImportFrom))
+        for a in n.names
+        if a.name.startswith("dl_comm")
+    }
     parts = [part for n in ast.walk(tree) if isinstance(n, (ast.If, ast.Try)) for part in n.body]
     under = {id(n): n for part in parts for n in ast.walk(part)}
     for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):

@@ -14,10 +14,12 @@ from dlrun.verify.tracer.arrays import array_note, batch_digest, native, samples
 from dlrun.verify.tracer.counted import Counted
 from dlrun.verify.tracer.datasets import DataSets
 from dlrun.verify.tracer.graphs import Graphs
+from dlrun.verify.tracer.importing import number_of
 from dlrun.verify.tracer.keras_options import options_of, rate_of
 from dlrun.verify.tracer.quiet_keras import NOISE
 from dlrun.verify.tracer.randomness import Draws, states, watched_models
 from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.turns import Turns
 
 READS = ("numpy", "random")  # generators that draw what a data set holds
 
@@ -31,6 +33,7 @@ class Tapes:
     def __init__(self, recorder: Recorder, draws: Draws, data: DataSets, graphs: Graphs, followed: ops.Ops) -> None:
         self.recorder, self.draws, self.data, self.graphs, self.ops = recorder, draws, data, graphs, followed
         self.counted = Counted(recorder, array_note)
+        self.turns = Turns(recorder)
         self.tapes = 0  # that record
         self.depth = 0  # of nested calls of layers
         self.stepping = 0
@@ -84,8 +87,9 @@ class Tapes:
         if self.recorder.done:
             self.data.end()
             self.recorder.stop()
-        self.recorder.note("backward")
-        self.ops.backward(args[0] if args else kwargs["target"], sources)
+        target = args[0] if args else kwargs["target"]
+        self.recorder.note("backward", target=number_of(target))
+        self.ops.backward(target, sources)
         self.counted.backward()
         found = compute(tape, *args, **kwargs)
         self._latest = [(self.number(s), native(s)) for s in sources]
@@ -166,6 +170,7 @@ class Tapes:
             # Before the first step, first weights are drawn, too; in fit(), NumPy's numbers while it reads ahead.
             drew=[d for d in drew if not self.data.fitting or d not in READS] if self.recorder.steps > 1 else [],
         )
+        self.turns.stepped()
         return result
 
 

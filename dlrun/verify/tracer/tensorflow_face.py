@@ -15,16 +15,16 @@ import tensorflow as tf
 from dlrun.apart.imports import AfterImport
 from dlrun.verify.tracer.arrays import array_note, native
 from dlrun.verify.tracer.datasets import DataSets
+from dlrun.verify.tracer.followed import CALLS
 from dlrun.verify.tracer.importing import changed, followed, number_of, showing
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note
 from dlrun.verify.tracer.tapes import Tapes
+from dlrun.verify.tracer.told import tell, tell_of_mpi
 from dlrun.verify.tracer.totals import divided
 
 FACES = ("dl_comm.tensorflow", "dl_comm.keras")
-FOLLOWED = ("init", "broadcast_variables", "broadcast", "gradients", "shard", "stretch", "lr_scale", "warmup", "decay",
-            "lars", "steps", "serial_steps", "compound", "reseed", "average", "total", "barrier", "finalize",
-            "rank0_first")  # fmt: skip
+FOLLOWED = (*CALLS, "broadcast_variables")
 
 
 class Face:
@@ -41,6 +41,7 @@ class Face:
 
         self.recorder.note("face")
         vars(face)["print"] = showing(self.recorder, vars(face)["print"])
+        tell(self.recorder, face)
         parts = [m for name, m in list(sys.modules.items()) if name.startswith(FACES) and isinstance(m, ModuleType)]
         for module in parts:
             for name in FOLLOWED:
@@ -116,6 +117,12 @@ class Face:
             "after": [array_note(means[i]) for i in known],
         }
 
+    def _reseed(self, function: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        result = function(*args, **kwargs)
+        if not (args or kwargs.get("alike")):
+            self.tapes.turns.reseeded()
+        return result, {}
+
     def _lr_scale(self, function: Any, lr: Any = 1.0, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         result = lr if self.recorder.orders.global_batch else function(lr, *args, **kwargs)
         rule = args[0] if args else kwargs.get("rule", "linear")
@@ -152,17 +159,20 @@ class Face:
             self.data.totals.trained |= loaders
         return result, {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
 
-    def _total(self, function: Any, value: Any) -> tuple[Any, dict[str, Any]]:
-        return self.data.totals.total(function, value)
+    def _total(self, function: Any, *values: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return self.data.totals.total(function, *values, **options)
 
-    def _average(self, function: Any, value: Any) -> tuple[Any, dict[str, Any]]:
-        local = number_of(value)
-        result = function(value)
+    _maximum = _minimum = _gather = _total
+
+    def _average(self, function: Any, *values: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+        local = number_of(values[0]) if len(values) == 1 else None
+        result = function(*values, **options)
         return result, {"local": local, "mean": number_of(result)}
 
 
 def install(recorder: Recorder, tapes: Tapes, data: DataSets) -> None:
     """Wait for the script to import a face of dl_comm."""
+    tell_of_mpi(recorder)
     face = Face(recorder, tapes, data)
     for name in FACES:
         sys.meta_path.insert(0, AfterImport(name, face.wrap))

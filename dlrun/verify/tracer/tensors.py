@@ -119,13 +119,18 @@ def leaves(roots: Any) -> Iterable[torch.Tensor]:
 
 
 def _number(row: torch.Tensor) -> int:
-    return int.from_bytes(blake2b(row.reshape(-1).view(torch.uint8).numpy().tobytes(), digest_size=6).digest(), "big")
+    return int.from_bytes(blake2b(_bits(row).tobytes(), digest_size=6).digest(), "big")
 
 
 def _digest(plain: torch.Tensor) -> str:
     made = blake2b(f"{tuple(plain.shape)}{plain.dtype}".encode(), digest_size=8)
-    made.update(plain.view(-1).view(torch.uint8).numpy().data)
+    made.update(_bits(plain).data)
     return made.hexdigest()
+
+
+def _bits(plain: torch.Tensor) -> Any:
+    """Return a tensor's bytes; one row may have any stride and counts as contiguous."""
+    return plain.reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy()
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:

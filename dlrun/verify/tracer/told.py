@@ -16,8 +16,22 @@ from dlrun.verify.tracer.recorder import Recorder
 
 ASKED = {"get_rank": 0, "get_nranks": 1}  # and what a rank is told that is to be alone
 OPERATORS = ("add", "floordiv", "mul", "pow", "sub", "truediv")
-ARITHMETIC = {"add", "div", "divide", "mul", "multiply", "pow", "sub", "true_divide", *(f"__{n}__" for n in OPERATORS),
-              *(f"__r{n}__" for n in OPERATORS), *(f"__i{n}__" for n in OPERATORS), "add_", "div_", "mul_"}  # fmt: skip
+ARITHMETIC = {
+    "add",
+    "div",
+    "divide",
+    "mul",
+    "multiply",
+    "pow",
+    "sub",
+    "true_divide",
+    *(f"__{n}__" for n in OPERATORS),
+    *(f"__r{n}__" for n in OPERATORS),
+    *(f"__i{n}__" for n in OPERATORS),
+    "add_",
+    "div_",
+    "mul_",
+}
 
 
 def _told(value: Any) -> Any:

@@ -58,12 +58,13 @@ class Totals:
                     self._counted[frame.f_code, name] = number
             frame = frame.f_back
 
-    def total(self, function: Callable[[Any], Any], value: Any) -> tuple[Any, dict[str, Any]]:
-        """Call ``total(value)``; where ranks repeat the training, sum what is of an evaluation all the same."""
-        evaluates = self.evaluates and not self._was_counted(value)
+    def total(self, function: Callable[..., Any], *values: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Call ``total(value, ..)``; where ranks repeat the training, sum what is of an evaluation all the same."""
+        evaluates = self.evaluates and not any(map(self._was_counted, values))
         with divided(evaluates and self.recorder.orders.training_shards is not None):
-            result = function(value)
-            return result, {"evaluates": evaluates, "local": number_of(value), "sum": number_of(result)}
+            result = function(*values, **options)
+            local = number_of(values[0]) if len(values) == 1 else None
+            return result, {"evaluates": evaluates, "local": local, "sum": number_of(result)}
 
     def _was_counted(self, value: Any) -> bool:
         """Tell whether a variable that the calling line names had this value before the evaluation began."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +24,9 @@ from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.options import base_rates, options_of
 from dlrun.verify.tracer.quiet import is_still
 from dlrun.verify.tracer.randomness import Draws, states
-from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.recorder import Recorder, is_user_file
 from dlrun.verify.tracer.tensors import batch_digest, digest, is_parameter, leaves, lengths, rows, tensor_note
+from dlrun.verify.tracer.turns import Turns
 from dlrun.verify.tracer.values import KEPT, kind_of
 
 NOISE = (nn.modules.dropout._DropoutNd, nn.RReLU)
@@ -53,6 +55,7 @@ class Training:
         ] = []  # what backward made, where no dl.gradients() has averaged it and it is another now
         self._rates: list[float] = []
         self.made: dict[int, Any] = {}  # the gradient of each parameter, as the last backward left it
+        self.turns = Turns(recorder)
         self.by_hand = ByHand(recorder, self._described)
         self.lineage = Lineage(recorder, is_parameter)
         self._rounds: dict[int, int] = {}  # steps of each optimizer
@@ -122,6 +125,9 @@ class Training:
         self.by_hand.settle(states)
         if self.recorder.steps > steps:
             self.lineage.stepped(self.recorder.steps)
+            self.turns.stepped()
+        if self.recorder.orders.frozen:
+            self.by_hand.take_back()
 
     def before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Note that a step begins; on an optimizer's first step, its parameters."""
@@ -182,6 +188,7 @@ class Training:
             **({"made": self._before} if self._before else {}),
         )
         self.averaged = False
+        self.turns.stepped()
 
     def statistics(self) -> str:
         """Return a hash of batch norm's statistics; nothing where there are none."""
@@ -206,6 +213,18 @@ class Training:
     def _drew(self) -> list[str]:
         drew = self.draws.collect()
         return drew if self.recorder.steps > 1 or self.loaders.fed else []  # else the model was built since
+
+
+def _settle_after_no_grad(training: Training) -> None:
+    """Take back what the script updates by hand, without gradients, at once: an evaluation may follow."""
+    leave = torch.no_grad.__exit__
+
+    def left(self: Any, *error: Any) -> None:
+        leave(self, *error)
+        if is_user_file(sys._getframe(1).f_code.co_filename):
+            training.settle()
+
+    torch.no_grad.__exit__ = left  # type: ignore[method-assign]
 
 
 def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
@@ -250,6 +269,8 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
         recorder.note("zero_grad")
         return zero(self, *args, **kwargs)
 
+    if recorder.orders.frozen:
+        _settle_after_no_grad(training)
     nn.Module.__call__ = forward  # type: ignore[method-assign]
     torch.autograd.backward = noted_backward
     Optimizer.__init__ = made  # type: ignore[method-assign]

@@ -74,7 +74,7 @@ def kind_of(value: Value) -> str:
 def note_carried(recorder: Recorder, losses: list[Value], round: int) -> None:
     """Note what is in losses of earlier rounds, and what was drawn for them.
 
-    What was only kept, as a queue keeps samples, is left out: that is a rank's own.
+    What was only kept, as a queue keeps samples, is left out: that is local.
     """
     used = frozenset().union(*(v.made_of | v.holds for v in losses))
     kept = {

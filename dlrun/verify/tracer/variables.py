@@ -25,8 +25,12 @@ def note_held(taped: Tapes, space: dict[str, Any], stopped: TracebackType | None
     slots = {id(native(v)): v for o in optimizers for v in _variables(o)}
     every = {**slots, **{id(native(v)): v for model in watched_models.values() for v in model.variables}}
     named = [(getattr(variable, "path", variable.name), key, variable) for key, variable in every.items()]
-    own = {id(variable): (name, id(variable), variable) for names in spaces(space, stopped)
-           for key, value in list(names.items()) for name, variable in _below(key, value, 2)}  # fmt: skip
+    own = {
+        id(variable): (name, id(variable), variable)
+        for names in spaces(space, stopped)
+        for key, value in list(names.items())
+        for name, variable in _below(key, value, 2)
+    }
     named += [found for key, found in own.items() if key not in every]
     held: dict[str, Any] = {}
     for name, key, variable in named:

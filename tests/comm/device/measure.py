@@ -60,11 +60,13 @@ def steps(rehearsed: bool) -> list[Step]:
     pytest = ("pytest", "-q", "-ra", "-p", "no:cacheprovider", tests, "-k", "fake and float32" if rehearsed else "real")
     found = [
         Step("what is here", (*DLRUN, "doctor")),
-        Step("right numbers for every type, on each way, 2 and 4 ranks; no host synchronisation in the hooks",
-             (sys.executable, "-m", *pytest)),
+        Step(
+            "right numbers for every type, on each way, 2 and 4 ranks; no host synchronisation in the hooks",
+            (sys.executable, "-m", *pytest),
+        ),
         bench("ranks that share the GPU, by CUDA IPC", "ipc", every, seconds, DL_COMM_GPU_PATH="ipc"),
         bench("the same through the host", "staged", every, seconds, DL_COMM_GPU_PATH="staged"),
-    ]  # fmt: skip
+    ]
     for chunk in CHUNKS[: 1 if rehearsed else None]:
         for streams in STREAMS[: 2 if rehearsed else None]:
             more = {"DL_COMM_PIPELINE_CHUNK_KB": str(chunk), "DL_COMM_NUM_CUDA_STREAMS": str(streams)}
@@ -72,7 +74,7 @@ def steps(rehearsed: bool) -> list[Step]:
             asked = f"the host in chunks of {chunk} KB over {streams} streams"
             found.append(bench(asked, name, cases, seconds, DL_COMM_GPU_PATH="staged", **more))
     two, peers = (*DLRUN, "launch", "-n", "2"), "beside DistributedDataParallel with gloo"
-    found.append(Step(f"ResNet-50 on 2 ranks that have the GPU in turns, {peers}", (*two, *trained)))
+    found.append(Step(f"ResNet-50 on 2 ranks that have the GPU in time slices, {peers}", (*two, *trained)))
     return [*found, Step("the same on 2 ranks at once", (*two, "--mps", *trained))]
 
 

@@ -50,10 +50,19 @@ class Aware : public dl::Transport {
   void exchange(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override {
     below_->exchange(found(const_cast<void*>(out), out_bytes), out_bytes, to, found(in, in_bytes), in_bytes, from);
   }
+  void exchange_up_to(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override {
+    below_->exchange_up_to(out, out_bytes, to, in, in_bytes, from);
+  }
+  void begin(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override {
+    below_->begin(found(const_cast<void*>(out), out_bytes), out_bytes, to, found(in, in_bytes), in_bytes, from);
+  }
+  void finish() override { below_->finish(); }
+  bool nudge() override { return below_->nudge(); }
+  void withdraw() override { below_->withdraw(); }
   std::string against_gpu_memory() const override { return ""; }
   void abandon() override { below_->abandon(); }
-  std::unique_ptr<dl::Transport> subset(const std::vector<int>& ranks, int lane) const override {
-    return std::make_unique<Aware>(below_->subset(ranks, lane));
+  std::unique_ptr<dl::Transport> subset(const std::vector<int>& ranks, int channel) const override {
+    return std::make_unique<Aware>(below_->subset(ranks, channel));
   }
 
  private:
@@ -89,7 +98,7 @@ void reduce(dl::Session& session) {
     if (step % 3 == 0) session.follow_on_gpu(session.broadcast_on_gpu({"sent", buffers, {}}, step % n, 0, where), where);
     check(cuMemcpyDtoHAsync_v2(host, device, length * sizeof(float), stream) == 0, "copied to the host");
     cuStreamSynchronize(stream);
-    session.settle_on_gpu(ticket);
+    session.await_on_gpu(ticket);
     for (std::size_t i = 0; i < length; ++i) {
       const bool gap = i % (piece + 1) == piece;
       check(host[i] == static_cast<float>(gap ? session.rank() + step : n * step + n * (n - 1) / 2), "sum on a GPU");

@@ -25,12 +25,12 @@ def _mean(shape, dtype=tf.float32):
 
 def _went_over_the_gpu(act):
     """What ``act`` returns; the list op on the host is not to be asked for any float in it."""
-    asked, on_host = [], op._on_host
-    op._on_host = lambda tensors, *how: asked.extend(tensors) or on_host(tensors, *how)
+    asked, on_host = [], op.on_host
+    op.on_host = lambda tensors, *how: asked.extend(tensors) or on_host(tensors, *how)
     try:
         return act(), not any(t.dtype in gpu.TYPES for t in asked)
     finally:
-        op._on_host = on_host
+        op.on_host = on_host
 
 
 def gradients_of_all_types_and_shapes_agree_with_float64_and_what_was_given_stays():

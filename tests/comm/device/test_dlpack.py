@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from dl_comm import CommError
 from dl_comm.arrays import fresh
+from dl_comm.compare_ranks import _digest as digest_of
 from dl_comm.device import is_on_gpu, on_gpu
 from dl_comm.dlpack import borrowed
-from dl_comm.matching import _digest as digest_of
 
 
 class Before:

@@ -86,7 +86,7 @@ NO_NCCL = {"DL_COMM_NCCL_LIBRARY": "/none.so"}
         (
             {"FAKE_CUDA_ELAPSED_US": "745"},
             "is right by the host, since ranks 0 and 1 share a GPU, and CUDA IPC is slow: a "
-            "sum takes 745 us where ranks have a GPU in turns; NVIDIA's MPS ends that",
+            "sum takes 745 us where ranks have a GPU in time slices; NVIDIA's MPS ends that",
         ),
         ({"FAKE_CUDA_ELAPSED_US": "745", "DL_COMM_GPU_PATH": "ipc"}, "is right by CUDA IPC"),
         (
@@ -115,11 +115,14 @@ def test_the_path_is_chosen_by_what_all_ranks_have(fake_ranks, variables, said):
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        (("cuMemHostRegister_v2", 1, 2), "KiB of pinned memory: CUDA's driver refused "
-         "cuMemHostRegister_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"),
+        (
+            ("cuMemHostRegister_v2", 1, 2),
+            "KiB of pinned memory: CUDA's driver refused "
+            "cuMemHostRegister_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory)",
+        ),
         (("cuMemHostAlloc", 2, 2), "of pinned memory: CUDA's driver refused cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"),
     ],
-)  # fmt: skip
+)
 def test_memory_that_one_rank_lacks_is_an_error_on_all(fake_ranks, where, said):
     ended = fake_ranks(2, failing(*where), DL_COMM_PIPELINE_CHUNK_KB="4")
     lines = ended.lines("rank")
@@ -193,9 +196,17 @@ def test_no_thread_but_the_frameworks_calls_cuda_and_none_waits_for_it(fake_rank
     """
     )
     ended = fake_ranks(2, program, DL_COMM_GPU_PATH="staged")
-    calls = ["cuEventCreate", "cuEventRecord", "cuLaunchHostFunc", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2",
-             "cuStreamIsCapturing", "cuStreamWaitEvent", "cuStreamWaitValue32_v2",
-             "cuStreamWriteValue32_v2"]  # fmt: skip
+    calls = [
+        "cuEventCreate",
+        "cuEventRecord",
+        "cuLaunchHostFunc",
+        "cuMemcpyDtoHAsync_v2",
+        "cuMemcpyHtoDAsync_v2",
+        "cuStreamIsCapturing",
+        "cuStreamWaitEvent",
+        "cuStreamWaitValue32_v2",
+        "cuStreamWriteValue32_v2",
+    ]
     assert ended.lines("rank") == [f"rank {r} did not wait: [True] on 1 thread {calls}" for r in (0, 1)], ended.output
 
 

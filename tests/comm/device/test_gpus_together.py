@@ -88,8 +88,14 @@ TOGETHER = (
 """
 )
 
-ENQUEUED = {"cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchHostFunc", "cuLaunchKernel",
-            "cuStreamIsCapturing"}  # fmt: skip
+ENQUEUED = {
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuStreamWaitEvent",
+    "cuLaunchHostFunc",
+    "cuLaunchKernel",
+    "cuStreamIsCapturing",
+}
 STAGED = {"cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"}
 NCCL = {"ncclGroupStart", "ncclGroupEnd", "ncclReduceScatter", "ncclAllGather"}
 IPC = {"cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2", "cuMemcpyDtoDAsync_v2"}
@@ -169,15 +175,18 @@ SAYS_NO = "'s MPI does not say that it takes memory of GPUs:"
     ("variables", "said"),
     [
         ({"HOSTS": "a,a"}, "rank {} is right by CUDA IPC, since ranks 0 and 1 share a GPU"),
-        ({"DL_COMM_GPU_PATH": "auto"}, "the host, since every node has one rank; DL_COMM_GPU_PATH=nccl takes NCCL "
-         "2.21.5 over all ranks; DL_COMM_GPU_PATH=mpi gives MPI the GPUs' memory"),
+        (
+            {"DL_COMM_GPU_PATH": "auto"},
+            "the host, since every node has one rank; DL_COMM_GPU_PATH=nccl takes NCCL "
+            "2.21.5 over all ranks; DL_COMM_GPU_PATH=mpi gives MPI the GPUs' memory",
+        ),
         ({"DL_COMM_MPI_LIBRARY": ""}, f"{IS_MPI} rank 0{SAYS_NO} MPIX_Query_cuda_support gives 0; leave it out, and"),
         ({"FAKE_MPI_CRAY": "1"}, f"{IS_MPI} rank 0{SAYS_NO} MPICH_GPU_SUPPORT_ENABLED is not 1"),
         ({"FAKE_MPI_CRAY": "1", "MPICH_GPU_SUPPORT_ENABLED": "1"}, f"rank {{}} is right by {BY_MPI}"),
         ({"FAKE_MPI_WRONG": "1"}, f"{IS_MPI} {BY_MPI} failed: rank 0: a trial gave 2.500000 where 1.500000 is right"),
         ({"FAKE_MPI_SILENT": "1", "DL_COMM_TIMEOUT_S": "8"}, "a trial of MPI with the GPUs' memory: rank "),
     ],
-)  # fmt: skip
+)
 def test_mpi_gets_the_gpus_memory_only_where_it_says_so_and_a_trial_is_right(fake_ranks, aware, variables, said):
     ended = fake_ranks(2, ONE, **{"HOSTS": "a,b", **aware, **variables})
     lines = ended.lines("rank")

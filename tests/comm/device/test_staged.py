@@ -75,7 +75,7 @@ def test_a_reduction_begins_when_its_stream_is_ready_and_the_stream_goes_on_afte
             session.follow_on_gpu(ticket, other)
             array.stream = other
             assert np.allclose(gpu.read(array), expected, rtol=1e-6, atol=1e-5)
-            session.settle_on_gpu(ticket)
+            session.await_on_gpu(ticket)
 
     on_ranks(threads, driver, n, body, num_cuda_streams=streams)
 
@@ -95,7 +95,7 @@ def test_many_small_arrays_of_several_types_travel_together(threads, driver):
             gpu.forget()
         ticket = session.allreduce_on_gpu([(a.address, a.size, a.dtype) for a in arrays], "mean", 0, [], stream)
         session.follow_on_gpu(ticket, stream)
-        session.settle_on_gpu(ticket)
+        session.await_on_gpu(ticket)
         calls = gpu.calls()
         session.allreduce([(h.ctypes.data, h.size, h.dtype.name) for h in hosts], "mean")
         for array, host in zip(arrays, hosts, strict=True):

@@ -15,10 +15,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _r = dl.get_rank()
 
 # Every call of the driver that a step makes: they enqueue, or look up. The last is that of ``torch_as_if_on_gpu.py``.
-_ENQUEUED = {"cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2",
-             "cuMemcpyDtoDAsync_v2", "cuStreamIsCapturing", "cuLaunchKernel", "cuStreamWaitValue32_v2",
-             "cuStreamWriteValue32_v2", "ncclGroupStart", "ncclGroupEnd", "ncclAllReduce", "ncclReduceScatter",
-             "ncclAllGather", "cuStreamSynchronize"}  # fmt: skip
+_ENQUEUED = {
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuStreamWaitEvent",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
+    "cuStreamIsCapturing",
+    "cuLaunchKernel",
+    "cuStreamWaitValue32_v2",
+    "cuStreamWriteValue32_v2",
+    "ncclGroupStart",
+    "ncclGroupEnd",
+    "ncclAllReduce",
+    "ncclReduceScatter",
+    "ncclAllGather",
+    "cuStreamSynchronize",
+}
 # Operations of torch whose result the host needs at once, and ways of a tensor to the host.
 _WAITING = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "unique"}
 _TO_THE_HOST = ("cpu", "numpy", "tolist")

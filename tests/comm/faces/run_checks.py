@@ -11,7 +11,7 @@ import traceback
 import warnings
 from pathlib import Path
 
-from dl_comm.output import print as print_on_rank0
+from dl_comm.rank0 import print as print_on_rank0
 from dl_comm.ranks import barrier, finalize, get_rank
 
 

@@ -145,8 +145,64 @@ def importing_ddl_distributes_a_session():
         np.testing.assert_allclose(got, _serial(), rtol=1e-10)
 
 
+def variables_of_ddl_start_with_rank_0s_values_whatever_initializes_them():
+    import ddl
+    import dl_comm
+
+    def start(initialize):
+        with tf.Graph().as_default():
+            w = _v1.get_variable("w", [5, 3])
+            twice = _v1.get_variable("twice", initializer=w.initial_value * 2)
+            own = _v1.get_variable("own", initializer=float(ddl.rank()), trainable=False)
+            with _v1.Session() as session:
+                initialize(session)
+                first, second, third = session.run([w, twice, own])
+        assert dl_comm.check_buffers_match([first, second]) == 0
+        assert third == ddl.rank()
+
+    def those_not_yet_initialized(session):
+        session.run([v.initializer for v in _v1.global_variables() if not session.run(_v1.is_variable_initialized(v))])
+
+    start(lambda session: session.run(_v1.global_variables_initializer()))
+    start(lambda session: session.run(_v1.initializers.variables(_v1.global_variables())))
+    start(lambda session: session.run([v.initializer for v in _v1.global_variables()]))
+    start(those_not_yet_initialized)
+    eager = [tf.Variable(tf.random.normal([4]) + ddl.rank()), tf.Variable(float(ddl.rank()), trainable=False)]
+    assert dl_comm.check_buffers_match([eager[0].numpy()]) == 0
+    assert eager[1].numpy() == ddl.rank()
+
+
+def the_first_reduction_of_ddl_refuses_variables_that_differ():
+    import ddl
+    from dl_comm.tensorflow import starting
+
+    def refused(act):
+        try:
+            act()
+        except Exception as error:
+            assert "differs between rank" in str(error), error
+            assert "weight" in str(error), error
+            return True
+        return False
+
+    weight = tf.Variable(tf.ones([2]), name="weight")
+    weight.assign_add([0.0, float(ddl.rank())])
+    optimizer = _v1.train.GradientDescentOptimizer(0.1)
+    assert refused(lambda: optimizer.apply_gradients([(tf.ones([2]), weight)]))
+    with tf.Graph().as_default(), _v1.Session() as session:
+        same, weight = _v1.get_variable("same", [2, 3]), _v1.get_variable("weight", [2, 3])
+        step = optimizer.minimize(tf.reduce_sum(same**2))
+        session.run(_v1.global_variables_initializer())
+        session.run(weight.assign_add(tf.fill([2, 3], float(ddl.rank()))))
+        assert not refused(lambda: session.run(step))
+        compared = starting.check_alike([weight])
+        assert refused(lambda: session.run(compared)) == (ddl.rank() > 0)  # they compare with rank 0's
+        assert not refused(lambda: session.run(compared))
+
+
 def reductions_of_ddl_are_compared_with_those_of_mpi():
     import ddl
+    from ddl import averaging
 
     given = [tf.fill([5, 2], float(_r)), None, tf.range(3.0) * _r]
     for options, factor in (({}, 1), ({"average": False}, _n), ({"op": "sum"}, _n), ({"mpi": True}, 1)):
@@ -157,9 +213,9 @@ def reductions_of_ddl_are_compared_with_those_of_mpi():
                 np.testing.assert_allclose(a.numpy(), factor * (_n - 1) / 2, rtol=1e-6)
                 np.testing.assert_allclose(b.numpy(), np.arange(3) * factor * (_n - 1) / 2, rtol=1e-6)
     ours, theirs = tf.constant([1.0, 2.0]), tf.constant([1.0, 2.1])
-    ddl._checked(7, ours, theirs, 0.1)
+    averaging.checked(7, ours, theirs, 0.1)
     try:
-        ddl._checked(7, ours, theirs, 0.01)
+        averaging.checked(7, ours, theirs, 0.01)
     except Exception as error:
         assert "tensor 7" in str(error), error
         assert f"rank {_r}" in str(error), error

@@ -30,13 +30,14 @@ def test_a_keras_script_shows_its_gradients_and_ends_after_the_steps_that_are_wa
     (tmp_path / "train_dist.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--log-dir", "logs"]
     variables = ("--env", "DL_COMM_PROBE=20", "--env", "DL_COMM_TIMELINE=run", "--env", "KERAS_BACKEND=tensorflow")
-    done = subprocess.run([*command, *variables, "train_dist.py"], cwd=tmp_path, capture_output=True, text=True,
-                          timeout=250, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*command, *variables, "train_dist.py"], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
+    )
     assert done.returncode == 0, done.stderr
-    seen = json.loads((tmp_path / "logs" / "probe-0.json").read_text())
+    seen = json.loads((tmp_path / "logs/latest" / "probe-0.json").read_text())
     assert (seen["counts"], seen["dtype"], seen["overlap"]) == ([35, 7, 14], "float32", False)
     assert len(seen["seconds"]) == 20
     assert not (tmp_path / "finished").exists()
     from dlrun.timeline.rings import read_all
 
-    assert all(len(track.steps()) >= 18 for track in read_all(tmp_path / "logs"))
+    assert all(len(track.steps()) >= 18 for track in read_all(tmp_path / "logs/latest"))

@@ -8,19 +8,31 @@ from importlib.util import find_spec
 import pytest
 from on_ranks import checks_in
 
-FILES = ("keras_steps.py", "keras_styles.py", "keras_everywhere.py")
+FILES = ("keras_steps.py", "keras_styles.py", "keras_everywhere.py", "keras_reducing.py", "keras_global_batch.py")
 # Three ranks show what two do, and what is uneven; jax compiles everything anew on each.
 RANKS = {"tensorflow": 3, "torch": 3, "jax": 2}
+# Evaluations leave uneven tails on any number of ranks; PyTorch starts the fastest.
+EVALUATING = (("torch", 1), ("torch", 2), ("torch", 5), ("tensorflow", 3), ("jax", 2))
 pytestmark = pytest.mark.timeout(900)  # the first check of a launch waits for all of them
 
 
 @pytest.mark.parametrize(("backend", "n"), RANKS.items())
 @pytest.mark.parametrize("check", checks_in(*FILES))
 def test_keras(check, backend, n, assert_passed):
+    _look(check, backend, n, FILES, assert_passed)
+
+
+@pytest.mark.parametrize(("backend", "n"), EVALUATING)
+@pytest.mark.parametrize("check", checks_in("keras_evaluating.py"))
+def test_evaluations(check, backend, n, assert_passed):
+    _look(check, backend, n, ("keras_evaluating.py",), assert_passed)
+
+
+def _look(check, backend, n, files, assert_passed):
     if find_spec("keras") is None:
         pytest.skip("Keras is not installed")
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     if backend != "tensorflow" and version("keras").startswith("2."):
         pytest.skip(f"Keras 2 has no {backend} backend")
-    assert_passed(check, n, FILES, KERAS_BACKEND=backend, JAX_ENABLE_X64="1")
+    assert_passed(check, n, files, KERAS_BACKEND=backend, JAX_ENABLE_X64="1")

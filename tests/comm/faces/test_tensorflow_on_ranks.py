@@ -12,9 +12,31 @@ pytestmark = [
     pytest.mark.timeout(900),  # the first check of a launch waits for all of them
 ]
 
-FILES = ("tensorflow_everywhere.py", "tensorflow_sessions.py", "tensorflow_styles.py", "tensorflow_drop_in.py")
+FILES = (
+    "tensorflow_everywhere.py",
+    "tensorflow_sessions.py",
+    "tensorflow_styles.py",
+    "tensorflow_drop_in.py",
+    "tensorflow_reducing.py",
+)
 
 
 @pytest.mark.parametrize("check", checks_in(*FILES))
 def test_tensorflow(check, assert_passed):
     assert_passed(check, 3, FILES)  # three ranks show what two do, and what is uneven
+
+
+GRAPHS = ("tensorflow_ddl_graph.py",)
+
+
+@pytest.mark.parametrize("check", checks_in(*GRAPHS))
+def test_ddl_as_in_tensorflow_1(check, assert_passed):
+    assert_passed(check, 3, GRAPHS, DDL_OPTIONS="-mode r:3")
+
+
+RENAMED = ("tensorflow_renamed.py",)
+
+
+@pytest.mark.parametrize("check", checks_in(*RENAMED))
+def test_scripts_that_rename_tensorflow(check, assert_passed):
+    assert_passed(check, 2, RENAMED)

@@ -103,6 +103,32 @@ def test_a_checkpoint_for_which_there_is_no_room_says_so(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+KILLED = """
+import os, sys, signal, threading, time, torch
+import dl_comm.torch as dl
+from dl_comm.torch import checkpoint
+if sys.argv[1] == "named":
+    checkpoint._holds_unnamed = lambda folder: False
+class Ends:
+    def __reduce__(self): os.kill(os.getpid(), signal.SIGKILL)
+dl.save([torch.ones(100_000), Ends()] if sys.argv[2] == "killed" else torch.ones(3), "big.pt")
+"""
+
+
+@pytest.mark.parametrize("how", ["unnamed", "named"])
+def test_a_save_that_is_killed_leaves_nothing_for_longer_than_to_the_next(tmp_path, how):
+    for end, code, left in (("killed", -9, [] if how == "unnamed" else [".saving-"]), ("well", 0, ["big.pt"])):
+        done = subprocess.run([sys.executable, "-c", KILLED, how, end], cwd=tmp_path, check=False)
+        assert done.returncode == code
+        assert [path.name[:8] if path.name[0] == "." else path.name for path in tmp_path.iterdir()] == left
+        for path in tmp_path.glob(".saving-*"):
+            os.utime(path, (0, 0))  # a folder that is new may be one in use
+    assert torch.load(tmp_path / "big.pt").tolist() == [1, 1, 1]
+    (tmp_path / "plain").mkdir()
+    torch.save(torch.ones(3), tmp_path / "plain/big.pt")
+    assert (tmp_path / "big.pt").read_bytes() == (tmp_path / "plain/big.pt").read_bytes()
+
+
 def test_a_saved_link_stays_a_link(tmp_path):
     (tmp_path / "real.pt").write_bytes(b"")
     (tmp_path / "link.pt").symlink_to("real.pt")

@@ -7,6 +7,7 @@ from on_ranks import checks_in
 
 FILES = (
     "torch_gradients.py",
+    "torch_reducing.py",
     "torch_situations.py",
     "torch_styles.py",
     "torch_overlap.py",

@@ -419,9 +419,13 @@ def a_stretch_is_a_stream_of_its_own_as_many_columns_as_the_serial_run_would_hav
         return tokens.view(size, -1).t()
 
     serial = {tuple(column.tolist()) for column in batchify(stream, columns * _n).t()}
-    for mine in (dl.stretch(batchify(stream, columns)), batchify(dl.stretch(stream), columns),
-                 dl.stretch(batchify(stream, columns).t(), axis=1).t(), dl.stretch(batchify(stream, columns).numpy()),
-                 dl.stretch((stream.view(columns, -1).t(), np.zeros(6 * _n)))[0]):  # fmt: skip
+    for mine in (
+        dl.stretch(batchify(stream, columns)),
+        batchify(dl.stretch(stream), columns),
+        dl.stretch(batchify(stream, columns).t(), axis=1).t(),
+        dl.stretch(batchify(stream, columns).numpy()),
+        dl.stretch((stream.view(columns, -1).t(), np.zeros(6 * _n)))[0],
+    ):
         assert tuple(mine.shape) == (steps, columns)
         assert {tuple(c) for c in chain(*_everyone([mine[:, k] for k in range(columns)]))} == serial
     assert dl.stretch("abcdef"[: 2 * _n]) == "abcdef"[2 * _r : 2 * _r + 2]

@@ -7,7 +7,7 @@ import weakref
 import dl_comm.torch as dl
 import torch
 from dl_comm import CommError
-from dl_comm.torch import berths
+from dl_comm.torch import overlap_buffers
 from dl_comm.torch.overlap import _overlaps
 from torch import nn
 from torch_versions import with_a_scaler
@@ -236,7 +236,7 @@ def a_part_of_what_overlaps_is_refused():
 def models_that_come_one_after_the_other_are_let_go_and_share_threads_and_memory():
     gone, teams = [], []
     for size in (30, 20, 30, 10):
-        before = {berth.team for berth in berths._left.values()}
+        before = {buffer.team for buffer in overlap_buffers._left.values()}
         model = nn.Linear(size, size)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         dl.overlap(optimizer)

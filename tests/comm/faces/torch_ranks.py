@@ -6,12 +6,13 @@ import hashlib
 import io
 import os
 import random
+import tempfile
 from pathlib import Path
 
 import dl_comm.torch as dl
 import numpy as np
 import torch
-from dl_comm import CommError, _core
+from dl_comm import CommError, _core, stopping
 from dl_comm.ranks import _faces
 from torch import nn
 
@@ -297,3 +298,28 @@ def all_ranks_train_to_the_same_bits_on_sharded_data():
             optimizer.step()
     bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     assert len(set(_core.allgather_bytes(hashlib.sha256(bits).digest()))) == 1
+
+
+def asking_at_every_step_costs_no_broadcast_a_step_and_all_ranks_stop_in_one():
+    folder, asked, plain = Path(dl.broadcast(tempfile.mkdtemp())), [], _core.broadcast_bytes
+
+    def counted(*args):
+        asked.append(args)
+        return plain(*args)
+
+    os.environ["DLRUN_RUN_DIR"] = str(folder)
+    _core.broadcast_bytes = counted
+    try:
+        for step in range(5000):
+            if step == 1000 + 10 * _r and dl.is_rank0():
+                (folder / "stop").touch()
+            if dl.should_stop():
+                break
+        assert 1000 <= step <= 1000 + 64
+        assert len(asked) < 100
+        assert dl.should_stop()
+    finally:
+        _core.broadcast_bytes = plain
+        del os.environ["DLRUN_RUN_DIR"]
+        stopping._folder, stopping._told = None, False
+    assert set(_core.allgather_bytes(str(step).encode())) == {str(step).encode()}

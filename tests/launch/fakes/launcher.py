@@ -14,44 +14,83 @@ COUNT, COUNT_FROM_0, TEXT = r"[1-9]\d*", r"\d+", r".+"
 # tool -> how it calls an option -> (its longer name, what its value looks like; None for a switch)
 OPTIONS: dict[str, dict[str, tuple[str, str | None]]] = {
     "aprun": {
-        "-n": ("ranks", COUNT), "-N": ("per node", COUNT), "-d": ("depth", COUNT), "-j": ("threads", "[0124]"),
-        "-cc": ("bind", r"cpu|depth|numa_node|none|[\d,:x-]+"), "-L": ("nodes", r"\d+(-\d+)?(,\d+(-\d+)?)*"),
-        "-S": ("per NUMA node", COUNT), "-r": ("reserved", COUNT), "-e": ("env", r"\w+=.*"), "-b": ("bypass", None),
-        "-q": ("quiet", None), "-m": ("memory", r"\d+[kKmMgG]?(h|hs)?"), "-T": ("sync output", None),
+        "-n": ("ranks", COUNT),
+        "-N": ("per node", COUNT),
+        "-d": ("depth", COUNT),
+        "-j": ("threads", "[0124]"),
+        "-cc": ("bind", r"cpu|depth|numa_node|none|[\d,:x-]+"),
+        "-L": ("nodes", r"\d+(-\d+)?(,\d+(-\d+)?)*"),
+        "-S": ("per NUMA node", COUNT),
+        "-r": ("reserved", COUNT),
+        "-e": ("env", r"\w+=.*"),
+        "-b": ("bypass", None),
+        "-q": ("quiet", None),
+        "-m": ("memory", r"\d+[kKmMgG]?(h|hs)?"),
+        "-T": ("sync output", None),
     },
     "pals": {
-        "-n": ("ranks", COUNT), "--np": ("ranks", COUNT), "--ppn": ("per node", COUNT), "--depth": ("depth", COUNT),
-        "--cpu-bind": ("bind", r"none|numa|socket|core|thread|depth|(list|mask):.+"), "--hosts": ("hosts", TEXT),
-        "--hostfile": ("hostfile", TEXT), "--env": ("env", r"\w+(=.*)?"), "--label": ("label", None),
-        "--line-buffer": ("line", None), "--no-vni": ("no vni", None), "--pmi": ("pmi", "cray|pmix|none"),
-        "--mem-bind": ("memory", TEXT), "--gpu-bind": ("gpus", TEXT),
+        "-n": ("ranks", COUNT),
+        "--np": ("ranks", COUNT),
+        "--ppn": ("per node", COUNT),
+        "--depth": ("depth", COUNT),
+        "--cpu-bind": ("bind", r"none|numa|socket|core|thread|depth|(list|mask):.+"),
+        "--hosts": ("hosts", TEXT),
+        "--hostfile": ("hostfile", TEXT),
+        "--env": ("env", r"\w+(=.*)?"),
+        "--label": ("label", None),
+        "--line-buffer": ("line", None),
+        "--no-vni": ("no vni", None),
+        "--pmi": ("pmi", "cray|pmix|none"),
+        "--mem-bind": ("memory", TEXT),
+        "--gpu-bind": ("gpus", TEXT),
     },
     "jsrun": {
-        "-n": ("sets", COUNT), "-r": ("sets per host", COUNT), "-a": ("ranks of a set", COUNT),
-        "-c": ("cores of a set", rf"{COUNT}|ALL_CPUS"), "-g": ("GPUs of a set", rf"{COUNT_FROM_0}|ALL_GPUS"),
-        "-b": ("bind", r"none|rs|packed(:\d+)?(:smt:\d)?"), "-d": ("order", r"packed|cyclic|plane:\d+"),
-        "-X": ("exit on error", "[01]"), "-E": ("env", r"\w+(=.*)?"), "-l": ("latency", TEXT),
-        "--smpiargs": ("mpi", TEXT), "--stdio_mode": ("stdio", "collected|individual|prepended"),
+        "-n": ("sets", COUNT),
+        "-r": ("sets per host", COUNT),
+        "-a": ("ranks of a set", COUNT),
+        "-c": ("cores of a set", rf"{COUNT}|ALL_CPUS"),
+        "-g": ("GPUs of a set", rf"{COUNT_FROM_0}|ALL_GPUS"),
+        "-b": ("bind", r"none|rs|packed(:\d+)?(:smt:\d)?"),
+        "-d": ("order", r"packed|cyclic|plane:\d+"),
+        "-X": ("exit on error", "[01]"),
+        "-E": ("env", r"\w+(=.*)?"),
+        "-l": ("latency", TEXT),
+        "--smpiargs": ("mpi", TEXT),
+        "--stdio_mode": ("stdio", "collected|individual|prepended"),
     },
     "flux": {
-        "-N": ("nodes", COUNT), "-n": ("ranks", COUNT), "-c": ("cores", COUNT), "-g": ("GPUs", COUNT),
-        "-o": ("shell", r"(cpu-affinity=(on|off|per-task|map:.+)|gpu-affinity=(on|off|per-task|map:.+)|exit-on-error|"
-                        r"exit-timeout=\w+|mpi=\w+|pmi=\w+|verbose(=\d)?)"),
-        "--env": ("env", TEXT), "--requires": ("requires", r"\^?(host|hosts|rank|ranks):.+|\w+"),
-        "-u": ("unbuffered", None), "-l": ("label", None), "-t": ("time", TEXT), "-q": ("queue", TEXT),
+        "-N": ("nodes", COUNT),
+        "-n": ("ranks", COUNT),
+        "-c": ("cores", COUNT),
+        "-g": ("GPUs", COUNT),
+        "-o": (
+            "shell",
+            r"(cpu-affinity=(on|off|per-task|map:.+)|gpu-affinity=(on|off|per-task|map:.+)|exit-on-error|"
+            r"exit-timeout=\w+|mpi=\w+|pmi=\w+|verbose(=\d)?)",
+        ),
+        "--env": ("env", TEXT),
+        "--requires": ("requires", r"\^?(host|hosts|rank|ranks):.+|\w+"),
+        "-u": ("unbuffered", None),
+        "-l": ("label", None),
+        "-t": ("time", TEXT),
+        "-q": ("queue", TEXT),
         "--exclusive": ("whole nodes", None),
     },
-}  # fmt: skip
-UNKNOWN = {"aprun": "aprun: unrecognized option '{}'", "pals": "mpiexec: unrecognized option '{}'",
-           "jsrun": "Error: unknown option '{}'", "flux": "flux-run: error: unrecognized arguments: {}"}  # fmt: skip
+}
+UNKNOWN = {
+    "aprun": "aprun: unrecognized option '{}'",
+    "pals": "mpiexec: unrecognized option '{}'",
+    "jsrun": "Error: unknown option '{}'",
+    "flux": "flux-run: error: unrecognized arguments: {}",
+}
 # What each tells a rank, in the shell's words: r is the rank, p the ranks on a node, n all of them.
 TELLS = {
     "aprun": "ALPS_APP_PE=$r",
     "pals": "PALS_RANKID=$r PALS_LOCAL_RANKID=$((r % p)) PALS_LOCAL_SIZE=$p PALS_NODEID=$((r / p)) PALS_APID=a-b",
     "jsrun": "JSM_NAMESPACE_RANK=$r JSM_NAMESPACE_SIZE=$n JSM_NAMESPACE_LOCAL_RANK=$((r % p)) "
-             "JSM_NAMESPACE_LOCAL_SIZE=$p",
+    "JSM_NAMESPACE_LOCAL_SIZE=$p",
     "flux": "FLUX_TASK_RANK=$r FLUX_JOB_SIZE=$n FLUX_TASK_LOCAL_ID=$((r % p)) FLUX_JOB_ID=f1 FLUX_JOB_NNODES=1",
-}  # fmt: skip
+}
 
 
 def options(tool: str, words: list[str]) -> tuple[dict[str, str], list[str]]:

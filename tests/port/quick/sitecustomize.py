@@ -1,8 +1,11 @@
 """On the path of the scripts that tests run: optimizers leave torch's compiler alone, as under ``dlrun verify``.
 
-To load it takes each rank as long as to load torch itself, and no script here compiles anything.
+To load it takes each rank as long as to load torch itself, and no script here compiles anything. With a seed in JITTER
+ranks sleep before they touch files, see ``jitter.py``.
 """
 
+import os
+import runpy
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -38,3 +41,10 @@ def leave_compiler_out() -> None:
 
 
 sys.meta_path.insert(0, AfterTorch())
+if seed := os.environ.get("JITTER"):
+    from jitter import Jitter
+
+    Jitter(seed).install()
+    others = [Path(place, "sitecustomize.py") for place in sys.path if Path(place) != Path(__file__).parent]
+    if another := next(filter(Path.is_file, others), None):  # stand-ins
+        runpy.run_path(str(another))

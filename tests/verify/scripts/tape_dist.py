@@ -14,9 +14,13 @@ train = tf.data.Dataset.from_tensor_slices((rows[:48], labels[:48])).shuffle(48)
 test = tf.data.Dataset.from_tensor_slices((rows[48:], labels[48:])).batch(5)
 
 model = tf.keras.Sequential(
-    [tf.keras.Input((8,)), tf.keras.layers.Dense(16, activation="tanh"), tf.keras.layers.Dropout(0.2),
-     tf.keras.layers.Dense(2)]
-)  # fmt: skip
+    [
+        tf.keras.Input((8,)),
+        tf.keras.layers.Dense(16, activation="tanh"),
+        tf.keras.layers.Dropout(0.2),
+        tf.keras.layers.Dense(2),
+    ]
+)
 optimizer = tf.keras.optimizers.SGD(dl.lr_scale(0.1), momentum=0.9)
 cross_entropy = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

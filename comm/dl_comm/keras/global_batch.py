@@ -1,0 +1,140 @@
+"""``distribute(model, batch="global")``: each rank trains on a part of every batch of the serial script's."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+import numpy as np
+
+from dl_comm.keras.backend import backend, read, stateful_layers
+from dl_comm.keras.folding import parts_of
+from dl_comm.parts import bounds, weighing
+from dl_comm.rank0 import tell
+from dl_comm.ranks import get_rank, parts
+
+_MEANS = ("sum_over_batch_size", "mean", "auto")  # over the samples of a batch
+
+
+def share_batches(model: Any) -> None:
+    """Let each training step of ``model`` take this rank's part of its batch, weighed by its samples.
+
+    Raises ``ValueError`` where no weights make the ranks' gradients that of the whole batch.
+    """
+    if hasattr(model.train_step, "_dl_comm"):
+        return
+    refuse(model)
+    plain = model.train_step
+    steps: dict[str, Any] = {"tensorflow": _on_tensorflow, "torch": _on_torch, "jax": _on_jax}
+    model.train_step = _marked(functools.partial(steps[backend()], model, plain))
+
+
+def _marked(step: Any) -> Any:
+    if backend() == "tensorflow":
+        import tensorflow as tf
+
+        partial = step
+        step = tf.autograph.experimental.do_not_convert(lambda data: partial(data))
+    elif backend() == "jax":
+        partial_of_jax = step
+
+        def step(state: Any, data: Any) -> Any:
+            return partial_of_jax(state, data)
+
+    step._dl_comm = True
+    return step
+
+
+def refuse(model: Any) -> None:
+    """Raise ``ValueError`` where a model's loss of a batch is no mean over its samples, or its states go on."""
+    why = ""
+    if type(model).train_step is not keras.Model.train_step:
+        why = "it has a train_step() of its own, whose loss may be anything"
+    elif layers := stateful_layers(model):
+        why = f"{layers[0].name} hands the states of a batch's rows on"
+    for loss in _losses(getattr(model, "loss", None)):
+        if str(getattr(loss, "reduction", "auto")).lower() not in _MEANS:
+            why = f"{type(loss).__name__} has the reduction {loss.reduction!r}, which is no mean over the samples"
+    if why:
+        raise ValueError(f"distribute(batch='global') cannot divide the batches of {model.name}: {why}")
+    if any(getattr(layer, "mask_zero", False) or isinstance(layer, keras.layers.Masking) for layer in _flat(model)):
+        tell("a loss over masked entries is a mean over those of a rank's part: take it for approximate")
+    if any(isinstance(layer, keras.layers.BatchNormalization) for layer in _flat(model)):
+        tell("BatchNormalization takes its statistics from a rank's part of the batch")
+
+
+def _flat(model: Any) -> list[Any]:
+    return list(model._flatten_layers(include_self=False))
+
+
+def _losses(loss: Any) -> list[Any]:
+    if isinstance(loss, dict):
+        return [each for part in loss.values() for each in _losses(part)]
+    if isinstance(loss, (list, tuple)):
+        return [each for part in loss for each in _losses(part)]
+    return [loss] if isinstance(loss, keras.losses.Loss) else []
+
+
+def _metric_variables(model: Any) -> list[Any]:
+    metrics = [m for m in parts_of(model.metrics) if isinstance(m, keras.metrics.Metric)]
+    return list({id(v): v for metric in metrics for v in metric.variables}.values())
+
+
+def _on_tensorflow(model: Any, plain: Any, data: Any) -> Any:
+    import tensorflow as tf
+
+    if parts() == 1:
+        return plain(data)
+    rank, n = get_rank(), parts()
+    leaves = tf.nest.flatten(data)
+    if any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
+        raise ValueError("distribute(batch='global') cannot divide sparse tensors: keep a rank's batch")
+    length = tf.shape(leaves[0])[0] if not isinstance(leaves[0], tf.RaggedTensor) else leaves[0].nrows(tf.int32)
+    begin, end = bounds(length, rank, n)
+    empty = tf.equal(begin, end)  # then it goes through one sample that does not count
+    first = tf.minimum(begin, length - 1)
+    last = tf.maximum(end, first + 1)
+    part = tf.nest.map_structure(lambda leaf: leaf[first:last], data)
+    weight = tf.cast(n * (end - begin), tf.float64) / tf.cast(length, tf.float64)
+    before = {id(v): tf.identity(v) for v in _metric_variables(model)}
+    with weighing(weight):
+        logs = plain(part)
+    for variable in _metric_variables(model):
+        value = tf.convert_to_tensor(variable)
+        variable.assign(tf.where(empty, before.get(id(variable), tf.zeros_like(value)), value))
+    return logs
+
+
+def _rows(data: Any) -> tuple[int, int, int]:
+    """Return how many samples a batch has whose shapes are known, and where this rank's part begins and ends."""
+    length = int(keras.tree.flatten(data)[0].shape[0])
+    return length, *bounds(length, get_rank(), parts())
+
+
+def _part(data: Any, begin: int, end: int, length: int) -> Any:
+    first = min(begin, length - 1)
+    return keras.tree.map_structure(lambda leaf: leaf if leaf is None else leaf[first : max(end, first + 1)], data)
+
+
+def _on_torch(model: Any, plain: Any, data: Any) -> Any:
+    if parts() == 1:
+        return plain(data)
+    length, begin, end = _rows(data)
+    kept = [(v, read(v)) for v in _metric_variables(model)] if begin == end else []
+    with weighing(parts() * (end - begin) / length):
+        logs = plain(_part(data, begin, end, length))
+    if begin == end:
+        before = {id(v): value for v, value in kept}
+        for variable in _metric_variables(model):
+            variable.assign(before.get(id(variable), np.zeros(variable.shape)))
+    return logs
+
+
+def _on_jax(model: Any, plain: Any, state: Any, data: Any) -> Any:
+    if parts() == 1:
+        return plain(state, data)
+    length, begin, end = _rows(data)
+    with weighing(parts() * (end - begin) / length):
+        logs, after = plain(state, _part(data, begin, end, length))
+    return (logs, (*after[:3], state[3])) if begin == end else (logs, after)

@@ -1,0 +1,38 @@
+"""How much this rank's part of a global batch weighs: ranks whose parts are not of one size count by their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_weight: Any = None  # of the step that is run, or traced: a number, or a tensor of the graph
+
+
+@contextmanager
+def weighing(weight: Any) -> Iterator[None]:
+    """Let the gradients that are averaged under it count ``weight`` times: n times the part's share of the samples."""
+    global _weight
+    before, _weight = _weight, weight
+    try:
+        yield
+    finally:
+        _weight = before
+
+
+def set_weight(weight: Any) -> None:
+    """Let the gradients that are averaged from here on count ``weight`` times; None: once."""
+    global _weight
+    _weight = weight
+
+
+def weighed(grads: list[Any], times: Callable[[Any, Any], Any] = lambda grad, weight: grad * weight) -> list[Any]:
+    """Return the gradients times the weight of the samples that they are of; ``None`` stays ``None``."""
+    if _weight is None or (isinstance(_weight, float) and _weight == 1.0):
+        return grads
+    return [None if grad is None else times(grad, _weight) for grad in grads]
+
+
+def bounds(length: Any, rank: int, n: int) -> tuple[Any, Any]:
+    """Return where rank ``rank``'s part of ``length`` entries begins and ends: sizes differ by one at most."""
+    return rank * length // n, (rank + 1) * length // n

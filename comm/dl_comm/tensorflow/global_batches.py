@@ -1,0 +1,76 @@
+"""Batches of the serial script of which each rank takes a part, weighed by its samples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+
+from dl_comm.parts import bounds, set_weight
+from dl_comm.ranks import is_rank0
+from dl_comm.reduction.layout import Layout
+
+
+@cache
+def _weight() -> Any:
+    """Return the variable that the graphs of a tf.function read: one, as they are made once."""
+    return tf.Variable(1.0, trainable=False, dtype=tf.float64)
+
+
+class GlobalBatches:
+    """This rank's part of every batch of a data set, a generator or another iterable; attributes are the iterable's.
+
+    Parts differ by one sample where n does not divide a batch. With ``weighted``, while a part is worked on, what
+    ``gradients`` averages counts by its samples: the mean over the ranks is that over the batch.
+    """
+
+    def __init__(self, batches: Any, rank: int, n: int, weighted: bool) -> None:
+        self._batches, self._rank, self._n = batches, rank, n
+        self._weight = _weight() if weighted else None
+        self._told = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            for batch in self._batches:
+                yield self._part(batch)
+        finally:
+            set_weight(None)
+            if self._weight is not None:
+                self._weight.assign(1.0)
+
+    def _part(self, batch: Any) -> Any:
+        length = next((int(leaf.shape[0]) for leaf in tf.nest.flatten(batch) if _has_rows(leaf)), 0)
+        begin, end = bounds(length, self._rank, self._n)
+        if self._weight is not None:
+            self._weight.assign(self._n * (end - begin) / length if length else 1.0)
+            set_weight(self._weight)
+        if length < self._n and is_rank0() and not self._told:
+            self._told = True
+            warnings.warn(
+                f"a batch has {length} samples for {self._n} ranks: those without one work on another's, which does "
+                "not count for the gradients, but in sums of the script's own",
+                stacklevel=3,
+            )
+        first = min(begin, length - 1)
+        rows = slice(first, max(end, first + 1))
+        return tf.nest.map_structure(lambda leaf: leaf[rows] if _has_rows(leaf) else leaf, batch)
+
+    def layout_of_share(self) -> Layout:
+        """Return how the parts lie in the serial order: not entry by entry."""
+        return Layout("parts")
+
+
+def _has_rows(leaf: Any) -> bool:
+    shape = getattr(leaf, "shape", None)
+    return shape is not None and len(shape) > 0

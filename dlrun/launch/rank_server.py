@@ -1,0 +1,196 @@
+"""The server that the ranks connect to: who is there, the output they send, and how they ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dlrun.rank import wire
+
+
+@dataclass
+class Call:
+    """One rank's connection, from its first byte to its last."""
+
+    connection: socket.socket
+    rank: int = -1
+    host: str = ""
+    pid: int = 0
+    size: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    reader: wire.Reader = field(default_factory=wire.Reader)
+    left: str | None = None  # where the script called sys.exit(0), "" at its end
+    ended: dict[str, Any] | None = None
+    trusted: bytes | None = b""  # what of the token has arrived; None once it was right
+
+
+class RankServer:
+    """Listens for the ranks of one job.
+
+    Every message of a rank is handed to ``heard(rank, kind, body)`` and a connection that closes without an ``ENDED``
+    to ``lost(rank)``. Single-threaded: ``selector`` is the caller's, who calls :meth:`serve` for what it finds ready.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        local: bool,
+        silence: int,
+        selector: selectors.BaseSelector,
+        heard: Callable[[Call, bytes, bytes], None],
+        lost: Callable[[Call], None],
+    ) -> None:
+        self.ranks, self.silence, self.selector, self.heard, self.lost = ranks, silence, selector, heard, lost
+        self.token = os.urandom(16).hex()
+        self.calls: dict[int, Call] = {}
+        hosts = ["127.0.0.1"] if local else own_addresses()
+        self.listener = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(max(ranks, 128), 65535))
+        self.listener.setblocking(False)
+        selector.register(self.listener, selectors.EVENT_READ, self.accept)
+        self.addresses = [(host, self.listener.getsockname()[1]) for host in hosts]
+        self.open = 0
+        self.complete = False
+
+    def accept(self) -> None:
+        """Take all new connections; each is nobody's until its token was right."""
+        with suppress(BlockingIOError):
+            while True:
+                connection, _ = self.listener.accept()
+                wire.keep_alive(connection, self.silence)
+                call = Call(connection)
+                self.open += 1
+                self.selector.register(connection, selectors.EVENT_READ, partial(self.serve, call))
+
+    def serve(self, call: Call) -> None:
+        """Read what one rank has sent."""
+        try:
+            data = call.connection.recv(1 << 18)
+        except OSError:
+            data = b""
+        if not data:
+            self._close(call)
+            return
+        if call.trusted is not None:
+            call.trusted += data
+            token, data = call.trusted[: len(self.token)], call.trusted[len(self.token) :]
+            if sum(a ^ b for a, b in zip(token, self.token.encode(), strict=False)):  # as long, wherever it differs
+                self._close(call)
+                return
+            if len(token) < len(self.token):
+                return
+            call.trusted = None
+        for kind, body in call.reader.feed(data):
+            if kind == wire.HELLO:
+                self._enrol(call, json.loads(body))
+            elif kind == wire.LEAVES:
+                call.left = json.loads(body)["left"]
+            elif kind == wire.ENDED:
+                call.ended = json.loads(body)
+            self.heard(call, kind, body)
+
+    def welcome(self) -> None:
+        """All have called: give each its place in the job. Nodes are numbered in the order of their lowest rank."""
+        nodes: dict[str, list[int]] = {}
+        master = (self._address_of_first(), self.calls[0].facts.get("port"))
+        for rank in sorted(self.calls):
+            nodes.setdefault(self.calls[rank].host, []).append(rank)
+        for node, ranks in enumerate(nodes.values()):
+            cpus = [self.calls[rank].facts["cpus"] for rank in ranks]
+            shm = min(self.calls[rank].facts["shm"] for rank in ranks)
+            for local_rank, rank in enumerate(ranks):
+                self._send(
+                    self.calls[rank],
+                    wire.WELCOME,
+                    {
+                        "size": self.ranks,
+                        "local_rank": local_rank,
+                        "local_size": len(ranks),
+                        "node": node,
+                        "nnodes": len(nodes),
+                        "cpus": cpus if any(each != cpus[0] for each in cpus) else None,
+                        "master": master,
+                        "shm": shm,
+                    },
+                )
+        self.complete = True
+
+    def stop(self, signal: int, grace: float) -> None:
+        """Have every script that still runs end: ``signal`` now, SIGKILL after ``grace`` seconds."""
+        for call in self.calls.values():
+            if call.ended is None:
+                self._send(call, wire.STOP, {"signal": signal, "grace": grace})
+
+    def feed(self, rank: int, data: bytes) -> None:
+        """Give a rank's script a piece of standard input, b"" at its end."""
+        if rank in self.calls and self.calls[rank].ended is None:
+            self._send(self.calls[rank], wire.IN, data)
+
+    def ask_stacks(self) -> None:
+        """Ask every rank that still runs where it stands."""
+        for call in self.calls.values():
+            if call.ended is None:
+                self._send(call, wire.ASK, {})
+
+    def missing(self) -> list[int]:
+        """Return the ranks that have not called."""
+        return [rank for rank in range(self.ranks) if rank not in self.calls]
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        self.selector.unregister(self.listener)
+        self.listener.close()
+        for key in list(self.selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                self.selector.unregister(key.fileobj)
+                key.fileobj.close()
+
+    def _address_of_first(self) -> str:
+        """Return an address at which all ranks reach rank 0: where its call, or one from elsewhere, was seen."""
+        first = self.calls[0]
+        if first.host == socket.gethostname():
+            others = [call for call in self.calls.values() if call.host != first.host]
+            return str((others or [first])[0].connection.getsockname()[0])
+        return str(first.connection.getpeername()[0])
+
+    def _enrol(self, call: Call, hello: dict[str, Any]) -> None:
+        call.facts = hello
+        call.rank, call.host, call.pid, call.size = hello["rank"], hello["host"], hello["pid"], hello["size"]
+        self.calls.setdefault(call.rank, call)
+
+    def _send(self, call: Call, kind: bytes, payload: bytes | dict[str, Any]) -> None:
+        with suppress(OSError):
+            call.connection.sendall(wire.pack(kind, payload))
+
+    def _close(self, call: Call) -> None:
+        self.selector.unregister(call.connection)
+        call.connection.close()
+        self.open -= 1
+        if call.rank >= 0 and call.ended is None:
+            self.lost(call)
+
+
+def own_addresses() -> list[str]:
+    """Return this machine's IPv4 addresses, the one its name stands for first, loopback left out."""
+    import fcntl
+    import struct
+
+    found: list[str] = []
+    with suppress(OSError):
+        found += [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # SIOCGIFADDR; an interface without an IPv4 address
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", os.fsencode(name)[:15]))
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return _unique(address for address in found if not address.startswith("127."))
+
+
+def _unique(items: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(items))

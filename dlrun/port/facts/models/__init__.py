@@ -1,0 +1,1 @@
+"""What is known of models, and what kind of thing an expression is."""

@@ -1,0 +1,1 @@
+"""What is known of updates: gradients, losses, rates."""

@@ -1,0 +1,239 @@
+"""Where a script sets the learning rates that optimizers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.numbers.computed import computed, reaching
+from dlrun.port.program.script import Binding, dotted, walk
+
+_RATES = ("lr", "learning_rate")
+# What keeps a rate above one that is given, or below.
+ENDS = (
+    "builtins.max",
+    "builtins.min",
+    "numpy.maximum",
+    "numpy.minimum",
+    "numpy.clip",
+    "tensorflow.maximum",
+    "tensorflow.minimum",
+    "tensorflow.clip_by_value",
+)
+ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
+_CALLBACKS = ("LearningRateScheduler", "ReduceLROnPlateau")
+
+
+def changes(facts: ScriptFacts) -> Iterator[cst.CSTNode]:
+    """Yield the places where the script changes an optimizer's rate: schedulers, callbacks, assignments."""
+    for node in facts.script.nodes:
+        if isinstance(node, cst.Call):
+            name = facts.script.name_of(node.func)
+            sets = dotted(node.func).endswith((".lr.assign", ".learning_rate.assign")) or name.endswith(".set_value")
+            if facts.kinds.of_call(node) == "scheduler" or name.endswith(_CALLBACKS) or sets:
+                yield node
+        elif isinstance(node, (cst.Assign, cst.AugAssign)):
+            for target in targets(node):
+                held = isinstance(target, cst.Attribute) and target.attr.value in _RATES
+                if is_groups_rate(facts, target) or (held and facts.kinds.is_optimizer(target.value)):  # type: ignore[attr-defined]
+                    yield node
+
+
+def targets(node: cst.Assign | cst.AugAssign) -> tuple[cst.CSTNode, ...]:
+    """Return what an assignment sets: two things in ``lr = group["lr"] = 0.1``."""
+    return (node.target,) if isinstance(node, cst.AugAssign) else tuple(t.target for t in node.targets)
+
+
+def sets_groups_rate(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is an assignment to ``group["lr"]``."""
+    return isinstance(node, cst.Assign) and any(is_groups_rate(facts, target) for target in targets(node))
+
+
+def is_groups_rate(facts: ScriptFacts, target: cst.CSTNode) -> bool:
+    """Tell whether ``target`` is ``group["lr"]``."""
+    index = target.slice[0].slice if isinstance(target, cst.Subscript) else None
+    named = isinstance(index, cst.Index) and text_of(index.value) == "lr"
+    return isinstance(target, cst.Subscript) and named and is_group(facts, target.value)
+
+
+def text_of(node: cst.CSTNode) -> str:
+    """Return the text that ``node`` is, or an empty one."""
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
+
+
+def is_group(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a parameter group of an optimizer of PyTorch."""
+    if any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(node)):
+        return True
+    if isinstance(node, cst.Name):
+        bindings = facts.script.bindings_of(node)
+        return any(
+            b.value is not None
+            and any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(b.value))
+            for b in bindings
+        )
+    return False
+
+
+def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the rates that are written over those of PyTorch's optimizers, not changed by a factor."""
+    for node in facts.script.nodes:
+        if not isinstance(node, cst.Assign) or not sets_groups_rate(facts, node):
+            continue
+        if not is_zero(node.value) and not scaled_already(facts, node.value):
+            yield node.value
+
+
+def ends(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the rates that are set against one that an optimizer holds: ``low`` in ``max(low, 0.9 * group["lr"])``.
+
+    And what such a one is compared with: ``if group["lr"] < 1e-6: break``.
+    """
+    for node in facts.script.nodes:
+        sides: list[cst.BaseExpression] = []
+        if isinstance(node, cst.Call) and facts.script.name_of(node.func) in ENDS:
+            sides = [arg.value for arg in node.args]
+        elif isinstance(node, cst.Comparison) and all(isinstance(c.operator, ORDER) for c in node.comparisons):
+            sides = [node.left, *(c.comparator for c in node.comparisons)]
+        held = [scaled_already(facts, side) for side in sides]
+        if any(held):
+            yield from (side for side, known in zip(sides, held, strict=True) if not known and not is_zero(side))
+
+
+def is_zero(rate: cst.CSTNode) -> bool:
+    """Tell whether a rate is written as 0: the one that is meant is set elsewhere."""
+    return isinstance(rate, (cst.Integer, cst.Float)) and rate.evaluated_value == 0
+
+
+def is_least(steps: cst.CSTNode) -> bool:
+    """Tell whether a number of steps is written as 0 or 1: the first step is that of n ranks, too."""
+    return isinstance(steps, cst.Integer) and steps.evaluated_value in (0, 1)
+
+
+def scaled_already(facts: ScriptFacts, value: cst.CSTNode, seen: frozenset[str] = frozenset()) -> bool:
+    """Tell whether ``value`` is computed from a rate that an optimizer holds, and so is scaled."""
+    for n in walk(value):
+        if isinstance(n, cst.Attribute) and n.attr.value in (
+            "param_groups",
+            "get_last_lr",
+            "get_lr",
+            "defaults",
+            "base_lrs",
+        ):
+            return True
+        if (
+            isinstance(n, cst.SimpleString)
+            and text_of(n) in ("lr", "initial_lr")
+            and isinstance(facts.script.parents[n], cst.Index)
+        ):
+            box = facts.script.parents[facts.script.parents[facts.script.parents[n]]]
+            if isinstance(box, cst.Subscript) and is_group(facts, box.value):
+                return True
+        if (
+            isinstance(n, cst.Name)
+            and n.value not in seen
+            and not isinstance(facts.script.parents.get(n), cst.Attribute)
+        ):
+            bindings, scope = facts.script.scopes[n].lookup(n.value)
+            if scope is None or len(bindings) > 6:
+                continue
+            for b in bindings:
+                plain = b.how == "assign" and b.path in ((), ("part",))
+                each = _gone_through(b) if b.how == "assign" and b.path[:1] == ("each",) else None
+                if plain and b.value is not None and scaled_already(facts, b.value, seen | {n.value}):
+                    return True
+                if each is not None and _holds_rates(facts, each, seen | {n.value}):
+                    return True
+        elif isinstance(n, cst.Attribute) and dotted(n) not in seen:
+            kept = [b.value for b in facts.script.kept_bindings(n) if b.value is not None and not b.path]
+            if any(scaled_already(facts, made, seen | {dotted(n)}) for made in kept):
+                return True
+    return False
+
+
+def _gone_through(binding: Binding) -> cst.BaseExpression | None:
+    """Return what a loop goes through to bind a name: ``rates`` of ``for group, rate in zip(groups, rates)``."""
+    match binding.value, binding.path:
+        case cst.Call(func=cst.Name("zip"), args=args), ("each", int(at), *_) if at < len(args):
+            return args[at].value
+        case cst.Call(func=cst.Name("enumerate"), args=[cst.Arg(value=through), *_]), ("each", 1):
+            return through
+        case (cst.Name() | cst.Attribute()) as through, ("each",):
+            return through
+    return None
+
+
+def _holds_rates(facts: ScriptFacts, node: cst.BaseExpression, seen: frozenset[str]) -> bool:
+    """Tell whether ``node`` is a list of rates that an optimizer held: ``[g["lr"] for g in opt.param_groups]``."""
+    if isinstance(node, cst.Attribute) and node.attr.value == "param_groups":
+        return False  # its groups, not their rates
+    if isinstance(node, (cst.ListComp, cst.GeneratorExp)):
+        return scaled_already(facts, node.elt, seen)
+    if dotted(node) in seen:
+        return False
+    bindings = facts.script.bindings_of(node) if isinstance(node, cst.Name) else facts.script.kept_bindings(node)
+    made = [b.value for b in bindings if b.how == "assign" and b.value is not None and not b.path]
+    if isinstance(node, cst.Attribute) and node.attr.value == "base_lrs":
+        return True
+    return any(_holds_rates(facts, value, seen | {dotted(node)}) for value in made)
+
+
+def reads_rate(
+    facts: ScriptFacts, value: cst.BaseExpression, current: cst.Param | None = None
+) -> tuple[cst.BaseExpression, ...]:
+    """Return where what ``value`` is computed from reads the rate that an optimizer holds, and so is scaled.
+
+    Also by the parameter ``current``, which a function gets it by.
+    """
+
+    def held(node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Name) and current is not None and node.value == current.name.value:
+            return any(b.node is current for b in facts.script.bindings_of(node))
+        return isinstance(node, cst.Attribute) and node.attr.value in _RATES and facts.kinds.is_optimizer(node.value)
+
+    everywhere = (*facts.script.of(cst.FunctionDef), *facts.script.of(cst.Lambda), *facts.script.of(cst.Module))
+    return computed(facts.flow, [value], held, around=everywhere).reads
+
+
+def absolute(
+    facts: ScriptFacts, value: cst.BaseExpression, current: cst.Param | None = None, depth: int = 9
+) -> list[cst.BaseExpression]:
+    """Return what of a new rate is not made of the ``current`` one, nor of what the optimizer holds.
+
+    All of it; or branches of ``rate if warm else 0.1``, the ends of ``max(0.9 * rate, 1e-5)``, what is added to a rate,
+    values of a name, and of a function that is given the rate.
+    """
+    if not reads_rate(facts, value, current):
+        return [value]
+    parts: list[cst.BaseExpression] = []
+    match value:
+        case cst.IfExp():
+            parts = [value.body, value.orelse]
+        case cst.BinaryOperation(operator=cst.Add() | cst.Subtract()):
+            parts = [value.left, value.right]
+        case cst.BinaryOperation(operator=cst.Multiply() | cst.Divide()):
+            parts = [side for side in (value.left, value.right) if reads_rate(facts, side, current)]
+        case cst.Name():
+            parts = [
+                part
+                for binding in reaching(facts.script, value, facts.script.bindings_of(value))
+                for part in _given(facts, value, binding)
+            ]
+        case cst.Call() if plain(facts.script.name_of(value.func)) in ENDS:
+            parts = [arg.value for arg in value.args]
+        case cst.Call():
+            parts = [made for function in facts.flow.targets(value) for made in facts.flow.returns(function)]
+    return [p for part in parts if depth for p in absolute(facts, part, current, depth - 1)]
+
+
+def _given(facts: ScriptFacts, name: cst.Name, binding: Binding) -> list[cst.BaseExpression]:
+    """Return what ``binding`` makes of ``name``, a rate, if it is not only multiplied, and not before a loop around."""
+    loop = next((up for up in facts.script.above(name) if isinstance(up, (cst.For, cst.While))), None)
+    if loop is not None and not facts.script.inside(binding.node, loop):
+        return []
+    if isinstance(binding.node, cst.AugAssign):
+        return [binding.node.value] if isinstance(binding.node.operator, (cst.AddAssign, cst.SubtractAssign)) else []
+    return [binding.value] if binding.how == "assign" and not binding.path and binding.value is not None else []

@@ -1,0 +1,1 @@
+"""Full batches: loops that compute with all samples in every step."""

@@ -1,0 +1,1 @@
+"""Loops over positions, and the orders that they follow."""

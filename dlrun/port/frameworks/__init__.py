@@ -1,0 +1,1 @@
+"""What is particular to a framework: the steps of Keras, of tapes and sessions, of Estimators."""

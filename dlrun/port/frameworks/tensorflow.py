@@ -1,0 +1,302 @@
+"""The steps of a port of TensorFlow: tape loops, sessions; what an Estimator needs besides is in ``estimator``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.tensorflow import TensorFlowFacts
+from dlrun.port.frameworks import estimator, sessions
+from dlrun.port.insert import expression, statements
+from dlrun.port.placement import torch as placement
+from dlrun.port.program.script import argument, dotted
+from dlrun.port.steps.broadcast import broadcast as torch_broadcast
+from dlrun.port.steps.broadcast import session_start
+from dlrun.port.steps.counts import moving, own_schedules
+from dlrun.port.steps.counts.counters import attributes, counters, variables
+from dlrun.port.steps.counts.so_far import steps_so_far
+from dlrun.port.steps.counts.step_rates import StepRates
+from dlrun.port.steps.counts.steps import at_times
+from dlrun.port.steps.finish import finish as torch_finish
+from dlrun.port.steps.gradients import fitted, meeting, searches
+from dlrun.port.steps.metrics import (
+    annealing,
+    apart,
+    coupled,
+    own_variables,
+    played,
+    quotients,
+    ramps,
+    statistics_tensorflow,
+)
+from dlrun.port.steps.rate import keras_rate, own_rates, recipe, schedules
+from dlrun.port.steps.shard import generators, global_batches, whole
+from dlrun.port.steps.shard import shard as torch_shard
+from dlrun.port.steps.start import devices
+from dlrun.port.steps.start import start as torch_start
+
+
+def start(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Import dl_comm beside the others and join the ranks before TensorFlow does any work.
+
+    Before:
+        import tensorflow as tf
+        train()
+
+    After:
+        import tensorflow as tf
+        import dl_comm.tensorflow as dl  # averages gradients over the ranks; without a launcher: one rank
+
+        dl.init()  # join the other ranks; this rank's GPU becomes the visible one
+        train()
+    """
+    yield from fitted.face(facts)
+    yield from torch_start.beside_imports(facts, ("keras", "tensorflow"))
+    yield from devices.tensorflow(facts)
+
+
+def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Put broadcast_variables() right before the outermost training loop; a model that is built later waits for it.
+
+    Before:
+        model, opt = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            grads = tape.gradient(loss, model.trainable_variables)
+            opt.apply_gradients(zip(grads, model.trainable_variables))
+
+    After:
+        model, opt = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+        dl.broadcast_variables(model, opt)  # every rank starts from rank 0's state
+        dl.reseed()  # from here on each rank draws random numbers of its own
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            grads = tape.gradient(loss, model.trainable_variables)
+            opt.apply_gradients(zip(grads, model.trainable_variables))
+    """
+    if facts.style == "estimator":
+        yield from estimator.broadcast(facts)
+    elif facts.style == "session":
+        yield from session_start.broadcast(facts)
+    else:
+        yield from torch_broadcast.at_tops(facts, "tensorflow", f"{facts.alias}.broadcast_variables")
+
+
+def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Average the gradients where they are made: clipping and the update see the mean.
+
+    Before:
+        opt = keras.optimizers.SGD(0.1)
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            grads = tape.gradient(loss, model.trainable_variables)
+            grads, _ = tf.clip_by_global_norm(grads, 5.0)
+            opt.apply_gradients(zip(grads, model.trainable_variables))
+
+    After:
+        opt = keras.optimizers.SGD(0.1)
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            grads = dl.gradients(tape.gradient(loss, model.trainable_variables))
+            grads, _ = tf.clip_by_global_norm(grads, 5.0)
+            opt.apply_gradients(zip(grads, model.trainable_variables))
+    """
+    dl = facts.alias
+    for made in (*facts.averages, *facts.clipped):
+        yield Edit(
+            made,
+            "the mean over the ranks, before anything reads the gradients",
+            lambda c: expression("tensorflow/gradients", {"grads": c}, dl=dl),
+        )
+    wrapped = facts.wrapped
+    if facts.estimators is not None:
+        yield from estimator.gradients(facts)
+        wrapped = (*wrapped, *(o for call in facts.estimators.ready for o in facts.estimators.optimizers_of(call)))
+    for call in dict.fromkeys(wrapped):
+        yield _averaging(facts, call)
+    yield from fitted.gradients(facts)
+    yield from searches.torch(facts)
+    yield from meeting.doubts(facts)
+
+
+def _averaging(facts: TensorFlowFacts, call: cst.Call) -> Edit:
+    """Return the Edit that lets the optimizer made by ``call`` average by itself, in a line of its own if it can."""
+    why, statement = "the optimizer averages the gradients that it computes", facts.script.parents[call]
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1 and dotted(statement.targets[0].target):
+        name = dotted(statement.targets[0].target)
+        return Edit(
+            facts.script.line_of(statement),
+            f"{name}: {why}",
+            after=statements("tensorflow/optimizer_name", dl=facts.alias, name=name),
+        )
+    return Edit(call, why, lambda c: expression("tensorflow/optimizer", {"optimizer": c}, dl=facts.alias))
+
+
+def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Share what the training loop runs over; what only evaluates stays whole.
+
+    Before:
+        train = tf.data.Dataset.from_tensor_slices(x).batch(8)
+        for batch in train:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batch) ** 2)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+
+    After:
+        train = tf.data.Dataset.from_tensor_slices(x).batch(8)
+        for batch in dl.shard(train):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batch) ** 2)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    """
+    if facts.style == "estimator":
+        yield from estimator.shard(facts)
+        return
+    if facts.options.batch == "global" and facts.style == "tape" and not facts.full_batch:
+        yield from torch_shard.alike_orders(facts)
+        yield from global_batches.tape(facts)
+        return
+    yield from torch_shard.torch(facts)
+    yield from generators.tensorflow(facts)
+    yield from whole.tensorflow(facts)
+    yield from sessions.shares(facts)
+
+
+def rate(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Scale the rate where the optimizer gets it, and where the script sets it later.
+
+    Before:
+        opt = keras.optimizers.Adam(1e-3)
+        for x, y in data:
+            opt.learning_rate = 1e-4
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+
+    After:
+        opt = keras.optimizers.Adam(dl.lr_scale(1e-3))
+        for x, y in data:
+            opt.learning_rate = dl.lr_scale(1e-4)
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    """
+    yield from recipe.in_loops(facts)
+    if facts.options.lr_scaling == "none" or facts.full_batch:
+        return
+    yield from keras_rate.constructors(facts, facts.optimizers)
+    yield from keras_rate.assigned(facts)
+    yield from keras_rate.resets(facts)
+    yield from own_rates.by_hand(facts)
+
+
+def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Divide the bounds of loops that draw one batch a turn.
+
+    Before:
+        batches = iter(tf.data.Dataset.from_tensor_slices(x).repeat().batch(8))
+        for step in range(1000):
+            batch = next(batches)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batch) ** 2)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+
+    After:
+        batches = iter(tf.data.Dataset.from_tensor_slices(x).repeat().batch(8))
+        for step in range(dl.steps(1000)):
+            batch = next(batches)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batch) ** 2)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    """
+    if facts.keeps_steps:
+        return
+    yield from (divided := own_schedules.once(facts, schedules.counts(facts, facts.optimizers)))
+    done = {edit.node for edit in divided}
+    if facts.style == "estimator":
+        yield from estimator.steps(facts)
+        yield from own_schedules.tensorflow(facts, done)
+        return
+    for node, why in sessions.divided(facts):
+        if node not in done:
+            done.add(node)
+            yield Edit(node, why, partial(_divided, facts.alias))
+    yield from sessions.resumed(facts)
+    yield from at_times(facts, {*counters(facts), *attributes(facts), *variables(facts)}, done)
+    yield from own_schedules.tensorflow(facts, done)
+    yield from moving.by_hand(facts, StepRates(facts, steps_so_far(facts), done), done)
+    for call in facts.script.calls:
+        if plain(facts.script.name_of(call.func)).endswith("StopAtStepHook"):
+            last = argument(call, "last_step", 1) or argument(call, "num_steps", 0)
+            if last is not None:
+                yield Edit(
+                    last, "it counts steps, and n ranks together take n batches a step", partial(_divided, facts.alias)
+                )
+
+
+def _divided(dl: str, node: cst.BaseExpression) -> cst.BaseExpression:
+    return expression("torch/steps", {"count": node}, dl=dl)
+
+
+def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Average what decides and what is shown; of what a session fetched, what is surely one number.
+
+    Before:
+        model = keras.Sequential([keras.layers.Dense(1)])
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) - y)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+            print("loss", float(loss))
+
+    After:
+        model = keras.Sequential([keras.layers.Dense(1)])
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) - y)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+            print("loss", dl.average(float(loss)))
+    """
+    yield from coupled.both(facts)
+    yield from quotients.tensorflow(facts)
+    yield from sessions.logged(facts)
+    if facts.style == "estimator":
+        yield from estimator.metrics(facts)
+        yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
+        yield from own_variables.tensorflow(facts)
+        return
+    if played.uneven(facts) is None:  # else the ranks do not come to the same places together
+        yield from placement.numbers(facts)
+    yield from statistics_tensorflow.tape(facts)
+    yield from statistics_tensorflow.session(facts)
+    divided = {edit.node for edit in steps(facts) if isinstance(edit, Edit)}
+    yield from annealing.tensorflow(facts, divided)
+    yield from ramps.tensorflow(facts, divided)
+    yield from played.torch(facts)
+    for found in own_variables.tensorflow(facts):
+        if facts.style != "tape" or not placement.is_reduced(facts, found.node):
+            yield found
+    yield from list(apart.generators(facts))[:1]
+
+
+def finish(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Put finalize() at the end of the main guard, or of the script.
+
+    Before:
+        import tensorflow as tf
+        train()
+
+    After:
+        import tensorflow as tf
+        train()
+        dl.finalize()  # leave together
+    """
+    yield from torch_finish.torch(facts)

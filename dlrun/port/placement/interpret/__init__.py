@@ -1,0 +1,19 @@
+"""The abstract run of a program: every statement once, loops until nothing changes, calls into their functions.
+
+machine      the state, what is recorded, names and objects
+expressions  operators, literals, attributes, entries
+calls        functions of the program, and by the rules those of libraries
+classes      instances, methods, properties, fields of data classes
+containers   what lists, dicts, sets and what is like them keep
+statements   assignments, branches, loops
+loops        loops over a shard, solved
+callbacks    what Keras' fit() runs
+"""
+
+from __future__ import annotations
+
+from dlrun.port.placement.interpret.callbacks import Callbacks
+
+
+class Interpreter(Callbacks):
+    """Runs a program abstractly; ``seen``, ``sinks``, ``tests`` and ``exits`` hold what came out."""

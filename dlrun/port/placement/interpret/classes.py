@@ -1,0 +1,315 @@
+"""Objects of the program's classes: how they are made, their attributes, properties, methods and operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+
+from dlrun.port.placement.interpret.containers import Containers
+from dlrun.port.placement.store import CONTENT, Bound, Class, Frame, Function, Method, Obj, key_of
+from dlrun.port.placement.values import ANY, Kind, Value, combine, join, joined
+from dlrun.port.program.script import dotted, names_in
+
+_DUNDERS: dict[type[Any], str] = {
+    cst.Add: "__add__",
+    cst.AddAssign: "__iadd__",
+    cst.Subtract: "__sub__",
+    cst.Multiply: "__mul__",
+    cst.Divide: "__truediv__",
+    cst.BitOr: "__or__",
+    cst.BitOrAssign: "__ior__",
+    cst.BitAnd: "__and__",
+    cst.SubtractAssign: "__isub__",
+    cst.LeftShift: "__lshift__",
+    cst.LeftShiftAssign: "__ilshift__",
+}
+_PLAIN = {"__iadd__": "__add__", "__ior__": "__or__", "__isub__": "__sub__", "__ilshift__": "__lshift__"}
+_KINDS = {
+    "builtins.dict": "dict",
+    "collections.OrderedDict": "dict",
+    "collections.defaultdict": "dict",
+    "collections.Counter": "dict",
+    "builtins.list": "list",
+    "builtins.set": "set",
+    "collections.UserDict": "dict",
+}
+_DEALT = ("sampler", "batch_sampler")  # what a loader holds that is sharded with it
+_SHAPES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_sparse", "layout")
+
+
+class Classes(Containers):
+    """Evaluates what objects do."""
+
+    def run_function(
+        self,
+        function: Function,
+        args: list[Value],
+        keywords: dict[str, Value],
+        node: cst.CSTNode,
+        receiver: Value | None = None,
+    ) -> Value:
+        """Run a function of the program; see ``calls``."""
+        raise NotImplementedError
+
+    def call_value(self, callee: Value, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
+        """Call a value; see ``calls``."""
+        raise NotImplementedError
+
+    # -- the classes themselves ------------------------------------------------------------------------------------
+
+    def lines(self, cls: Class) -> list[Class]:
+        """Return ``cls`` and the program's classes that it derives from, in the order in which they are asked."""
+        found: list[Class] = []
+        todo = [cls]
+        while todo:
+            each = todo.pop(0)
+            if each not in found:
+                found.append(each)
+                todo += [ref for base in each.bases for ref in base.refs if isinstance(ref, Class)]
+        return found
+
+    def foreign_bases(self, cls: Class) -> list[str]:
+        """Return the qualified names of what ``cls`` and its bases derive from out of sight."""
+        return [base.name for each in self.lines(cls) for base in each.bases if base.name]
+
+    def fixed(self, cls: Class) -> bool:
+        """Tell whether the fields of a class' objects cannot be set: of a named tuple, or a frozen data class."""
+        calls = [d.decorator for c in self.lines(cls) for d in c.node.decorators if isinstance(d.decorator, cst.Call)]
+        words = [arg for call in calls for arg in call.args if arg.keyword is not None]
+        frozen = any(w.keyword.value == "frozen" and dotted(w.value) == "True" for w in words if w.keyword is not None)
+        return frozen or any(base.endswith("NamedTuple") for base in self.foreign_bases(cls))
+
+    def is_module(self, cls: Class) -> bool:
+        """Tell whether ``cls`` is a module of a network, whose forward pass computes and keeps nothing."""
+        return any(name.endswith(("Module", ".Model", ".Layer", "LightningModule")) for name in self.foreign_bases(cls))
+
+    def member(self, cls: Class, name: str, after: Class | None = None) -> Value | None:
+        """Return what ``cls`` or a base has under ``name``; with ``after``, only what comes behind that class."""
+        order = self.lines(cls)
+        for each in order[order.index(after) + 1 if after in order else 0 :]:
+            if (found := self.read((each.body, name))) is not None:
+                return found
+        return None
+
+    def instantiate(self, cls: Class, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
+        """Return a new object of ``cls``."""
+        bases = self.foreign_bases(cls)
+        kind = next((_KINDS[base] for base in bases if base in _KINDS), "instance")
+        made = self.new(kind, node, cls=cls, name=next((b for b in bases if b != "builtins.object"), ""))
+        value = Value(refs=frozenset([made]))
+        init = self.member(cls, "__init__")
+        functions = [r for r in init.refs if isinstance(r, Function)] if init is not None else []
+        if functions:
+            self.run_function(functions[0], args, keywords, node, value)
+            return value
+        if kind != "instance":
+            self.filled(made, args, keywords)
+        self._fields_of(cls, made, args, keywords, node)
+        if post := [r for r in (self.member(cls, "__post_init__") or ANY).refs if isinstance(r, Function)]:
+            self.run_function(post[0], [], {}, node, value)
+        return value
+
+    def filled(self, made: Obj, args: list[Value], keywords: dict[str, Value]) -> None:
+        """Put into a new object of a class of containers what ``dict()`` or ``list()`` would."""
+        for arg in args:
+            if made.kind == "dict":
+                self._update(made, arg)
+            else:
+                self.grow(made, self.entries(arg))
+        for name, value in keywords.items():
+            self.put(made, key_of(name), value)
+
+    def _fields_of(self, cls: Class, made: Obj, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> None:
+        """Set the fields of a data class or named tuple, in their order."""
+        fields = [line for each in reversed(self.lines(cls)) for line in _annotated(each.node)]
+        for i, line in enumerate(fields):
+            name = line.target.value if isinstance(line.target, cst.Name) else ""
+            if name in keywords:
+                value = keywords[name]
+            elif i < len(args):
+                value = args[i]
+            elif line.value is not None:
+                value = self._default(line.value, node, name)
+            else:
+                continue
+            self.write((made, name), value)
+
+    def _default(self, value: cst.BaseExpression, node: cst.Call, name: str) -> Value:
+        called = value.func if isinstance(value, cst.Call) else None
+        if called is None or dotted(called).split(".")[-1] != "field":
+            return self.eval(value)
+        for arg in value.args:  # type: ignore[attr-defined]
+            if arg.keyword is not None and arg.keyword.value == "default_factory":
+                return self.call_value(self.eval(arg.value), [], {}, value)  # type: ignore[arg-type]
+            if arg.keyword is not None and arg.keyword.value == "default":
+                return self.eval(arg.value)
+        return ANY
+
+    # -- attributes ------------------------------------------------------------------------------------------------
+
+    def attribute(self, owner: Value, name: str, node: cst.CSTNode) -> Value:
+        """Return the attribute ``name`` of ``owner``."""
+        found: Value | None = None
+        for ref in owner.refs:
+            found = join(found, self._of_ref(ref, owner, name, node))
+        if found is not None:
+            return found
+        place = self.content(owner)
+        if name in _SHAPES:
+            return Value(name="size") if name == "shape" and place.kind is Kind.ENTRY else Value()
+        if name in ("data", "T") and place.kind is Kind.ENTRY:
+            return owner
+        if place.kind is Kind.SHARD and name not in _DEALT:
+            return Value(refs=frozenset([Method(owner, name)]))  # loader.dataset, loader.batch_size: the whole one's
+        if place.kind in (Kind.SAME,) and not owner.name:
+            return Value(refs=frozenset([Method(owner, name)]))
+        return Value(place, refs=frozenset([Method(owner, name)]))
+
+    def _of_ref(self, ref: Any, owner: Value, name: str, node: cst.CSTNode) -> Value:
+        single = Value(owner.place, refs=frozenset([ref]), scalar=owner.scalar, pending=owner.pending)
+        if isinstance(ref, Class):
+            member = self.member(ref, name)
+            return member if member is not None else Value(name="")
+        if isinstance(ref, Frame):
+            return self.read((ref, name)) or ANY
+        if isinstance(ref, (Function, Bound, Method)):
+            return self.read((ref, name)) or Value(refs=frozenset([Method(single, name)]))
+        if not isinstance(ref, Obj):
+            return ANY
+        if (held := self.read((ref, name))) is not None:
+            return held
+        if (
+            self._by_key(ref, "__getattr__")
+            and self.member(ref.cls, name) is None
+            and (ref, key_of(name)) in (self.state or {})
+        ):
+            return self.entry_in(ref, key_of(name), single)
+        if ref.cls is not None and (member := self.member(ref.cls, name)) is not None:
+            return self._bind(member, single, ref.cls, node)
+        if name in _SHAPES:
+            return ANY
+        if name == "__dict__":
+            return Value(refs=frozenset([ref]), name="__dict__")
+        if ref.kind == "instance" and not self.foreign_bases(ref.cls) and name not in _OBJECTS:
+            return self._dynamic(ref, single, name, node)
+        return Value(refs=frozenset([Method(single, name)]))
+
+    def _dynamic(self, ref: Obj, single: Value, name: str, node: cst.CSTNode) -> Value:
+        """Return an attribute that ``__getattr__`` may make."""
+        getter = [r for r in (self.member(ref.cls, "__getattr__") or ANY).refs if isinstance(r, Function)]
+        if getter:
+            return self.run_function(getter[0], [Value(const=name)], {}, node, single)
+        return Value(refs=frozenset([Method(single, name)]))
+
+    def _bind(self, member: Value, receiver: Value, cls: Class, node: cst.CSTNode) -> Value:
+        found: list[Value] = []
+        for ref in member.refs:
+            if not isinstance(ref, Function) or not isinstance(ref.node, cst.FunctionDef):
+                continue
+            decorators = {dotted(d.decorator).split(".")[-1] for d in ref.node.decorators}
+            if "staticmethod" in decorators:
+                found.append(Value(refs=frozenset([ref])))
+            elif decorators & {"property", "cached_property"}:
+                found.append(self.run_function(ref, [], {}, node, receiver))
+            elif "classmethod" in decorators:
+                found.append(Value(refs=frozenset([Bound(ref, Value(refs=frozenset([cls])))])))
+            else:
+                found.append(Value(refs=frozenset([Bound(ref, receiver)])))
+        return joined(found) if found else member
+
+    def set_attribute(self, owner: Value, name: str, value: Value, node: cst.CSTNode) -> None:
+        """Set the attribute ``name`` of all objects that ``owner`` may be."""
+        objects = [r for r in owner.refs if isinstance(r, (Obj, Class, Frame, Function))]
+        for ref in objects:
+            if isinstance(ref, Obj) and ref.cls is not None and self._set_property(ref, owner, name, value, node):
+                continue
+            if isinstance(ref, Obj) and self._by_key(ref, "__setattr__"):
+                self.put(ref, key_of(name), value)
+                continue
+            where = ref.body if isinstance(ref, Class) else ref
+            if len(objects) > 1:
+                value = join((self.state or {}).get((where, name)), value)
+            self.write((where, name), value)
+            if isinstance(ref, Obj) and ref.kind == "dict" and ref.cls is None and ref.name != "namespace":
+                self.write((ref, key_of(name) or name), value)
+
+    def _by_key(self, ref: Obj, name: str) -> bool:
+        """Tell whether a dict's attributes are its entries: ``__getattr__ = dict.__getitem__``."""
+        if ref.kind != "dict" or ref.cls is None:
+            return False
+        method = self.member(ref.cls, name)
+        return method is not None and not method.refs and method.name.startswith("builtins.dict.")
+
+    def _set_property(self, ref: Obj, owner: Value, name: str, value: Value, node: cst.CSTNode) -> bool:
+        setter = self.member(ref.cls, f"{name}.setter")
+        functions = [r for r in setter.refs if isinstance(r, Function)] if setter is not None else []
+        if functions:
+            self.run_function(functions[0], [value], {}, node, Value(refs=frozenset([ref])))
+        return bool(functions)
+
+    # -- operators of the program's own ----------------------------------------------------------------------------
+
+    def special(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value | None:
+        """Return what a dunder method of the program makes of two values; None where they have none."""
+        name = _DUNDERS.get(type(op), "")
+        for value, other, prefix in ((left, right, ""), (right, left, "r")):
+            for ref in value.refs if name else ():
+                if isinstance(ref, Obj) and ref.cls is not None:
+                    method = f"__r{name[2:]}" if prefix else name
+                    for each in (method, _PLAIN.get(method, "")):
+                        functions = [r for r in (self.member(ref.cls, each) or ANY).refs if isinstance(r, Function)]
+                        if each and functions:
+                            return self.run_function(functions[0], [other], {}, node, Value(refs=frozenset([ref])))
+        return None
+
+    def dunder(self, value: Value, name: str, args: list[Value], node: cst.CSTNode) -> Value | None:
+        """Return what the method ``name`` of the program's objects in ``value`` returns; None where they have none."""
+        found: list[Value] = []
+        for ref in value.refs:
+            if isinstance(ref, Obj) and ref.cls is not None:
+                functions = [r for r in (self.member(ref.cls, name) or ANY).refs if isinstance(r, Function)]
+                found += [self.run_function(f, args, {}, node, Value(refs=frozenset([ref]))) for f in functions[:1]]
+        return joined(found) if found else None
+
+    def keeps(self, cls: Class, method: str) -> bool:
+        """Tell whether a method of a network's class sets attributes: whether a forward pass keeps something."""
+        member = self.member(cls, method)
+        for ref in member.refs if member is not None else ():
+            if isinstance(ref, Function) and isinstance(ref.node, cst.FunctionDef) and _sets_attributes(ref.node):
+                return True
+        return False
+
+    def foreign_content(self, ref: Obj) -> Value:
+        """Return what an object of a library holds."""
+        return self.read((ref, CONTENT)) or ANY
+
+    def content_of(self, values: list[Value]) -> Value:
+        """Return what is computed from ``values``."""
+        return Value(combine(self.content(v) for v in values))
+
+
+_OBJECTS = ("__dict__", "__class__", "__name__")
+
+
+def _annotated(cls: cst.ClassDef) -> list[cst.AnnAssign]:
+    lines = [line for part in cls.body.body if isinstance(part, cst.SimpleStatementLine) for line in part.body]
+    return [line for line in lines if isinstance(line, cst.AnnAssign) and "ClassVar" not in names_in(line.annotation)]
+
+
+def _sets_attributes(function: cst.FunctionDef) -> bool:
+    targets: list[cst.CSTNode] = []
+
+    class Find(cst.CSTVisitor):
+        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:  # noqa: N802
+            targets.append(node.target)
+
+        def visit_AugAssign(self, node: cst.AugAssign) -> None:  # noqa: N802
+            targets.append(node.target)
+
+        def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
+            if isinstance(node.func, cst.Attribute) and node.func.attr.value == "append":
+                targets.append(node.func.value)
+
+    function.visit(Find())
+    return any(isinstance(t, cst.Attribute) and dotted(t).startswith("self.") for t in targets)

@@ -1,0 +1,375 @@
+"""What containers keep, what goes through them, and what in-place methods make of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import libcst as cst
+
+from dlrun.port.placement.interpret import whole
+from dlrun.port.placement.interpret.expressions import Expressions
+from dlrun.port.placement.rules import Row
+from dlrun.port.placement.store import CONTENT, GROWN, REST, Obj, key_of
+from dlrun.port.placement.values import (
+    ANY,
+    EMPTY,
+    ENTRY,
+    NOTHING,
+    SAME,
+    Kind,
+    Place,
+    Value,
+    combine,
+    constant,
+    join,
+    joined,
+    unknown,
+)
+
+CONTAINERS = ("list", "dict", "set", "deque", "generator")
+
+
+class Containers(Expressions):
+    """Evaluates what is done with containers."""
+
+    def iterate(self, node: cst.BaseExpression, value: Value) -> Value:
+        """Return what one iteration over ``value`` gets; of a shard a sample of it or the number of the iteration."""
+        if value.place.kind is Kind.SHARD:
+            if value.items is not None:
+                return value.items[0] if value.name == "drawn" else Value(items=value.items)
+            return Value(ENTRY)
+        if value.items is not None and value.name == "parallel":
+            return Value(items=value.items)
+        dicts = [ref for ref in value.refs if isinstance(ref, Obj) and ref.kind == "dict"]
+        if dicts and len(dicts) == len(value.refs):
+            return joined(map(self._keys, dicts))
+        return self.entries(value)
+
+    def numbered(self, value: Value, entry: Value, from_one: bool) -> Value:
+        """Return what ``enumerate`` makes of an iterable whose entries are ``entry``."""
+        shard = value.place.kind is Kind.SHARD
+        counted = Place(Kind.COUNT) if from_one and not self.shards.parts else self.index
+        number = Value(counted if shard else SAME, scalar=True)
+        return replace(self.parallel((number, entry), shard), refs=frozenset() if shard else value.refs)
+
+    def parallel(self, entries: tuple[Value, ...], shard: bool) -> Value:
+        """Return an iterable each of whose iterations gets a tuple."""
+        return Value(Place(Kind.SHARD) if shard else SAME, items=entries, name="parallel")
+
+    # -- methods of containers -------------------------------------------------------------------------------------
+
+    def method_of(self, row: Row, receiver: Value, args: list[Value], node: cst.Call, name: str) -> Value | None:
+        """Return what a method with a row does to the containers of ``receiver``; None where it has none."""
+        owners = [ref for ref in receiver.refs if isinstance(ref, Obj)]
+        if row in (Row.APPEND, Row.EXTEND, Row.PUT, Row.CLEAR, Row.GET, Row.ENTRIES, Row.PAIRED, Row.KEYS):
+            owners = [ref for ref in owners if ref.kind in CONTAINERS]
+            if not owners:
+                return None
+        results = [found for ref in owners if (found := self._method(row, ref, args, node, name)) is not None]
+        return joined(results) if results else None
+
+    def _method(self, row: Row, ref: Obj, args: list[Value], node: cst.Call, name: str) -> Value | None:
+        match row:
+            case Row.APPEND:
+                given = node.args[-1].value if node.args else None
+                if self.loop is None and args:
+                    args = [*args[:-1], self.row(given, args[-1])]
+                elif args and self.shards.parts and not self.shards.episodes:
+                    args = [*args[:-1], self.row_of_parts(given, args[-1])]
+                self.grow(ref, self.at_cadence(given, args[-1]) if args else ANY)
+                return ANY
+            case Row.EXTEND:
+                self._extend(ref, args, node)
+                return ANY
+            case Row.CLEAR:
+                self.clear(ref)
+                return ANY
+            case Row.PUT:
+                return self._setdefault(ref, args, node)
+            case Row.GET:
+                return self._get(ref, args, name)
+            case Row.ENTRIES:
+                return self._view(ref, self.entries(Value(refs=frozenset([ref]))), node)
+            case Row.PAIRED:
+                return self._paired(ref, node)
+            case Row.KEYS:
+                return self._view(ref, self._keys(ref), node)
+        return None
+
+    def row(self, node: cst.BaseExpression | None, entry: Value) -> Value:
+        """Return a row that is kept for later, with the counts in it, beside other numbers, as the serial ones."""
+        held = self._literal(node, entry)
+        counts = [(key, each, v) for key, each, v in held if self._counts(each, v)]
+        if len(counts) == len(held):
+            return entry
+        return self._rewritten(entry, {key: self.restore(each, v) for key, each, v in counts})
+
+    def row_of_parts(self, node: cst.BaseExpression | None, entry: Value) -> Value:
+        """Return a row that each iteration keeps, with the numbers of this rank's part as those of the iteration.
+
+        What is no single number is marked: all ranks' rows together are n times as many as the serial script's.
+        """
+        held = [(key, each, v) for key, each, v in self._literal(node, entry) if self.content(v).kind is Kind.ENTRY]
+        numbers = {key: self.force(each, v) for key, each, v in held if v.scalar}
+        entry = self._rewritten(entry, numbers)
+        if entry.items is None and not any(isinstance(r, Obj) and r.kind in CONTAINERS for r in entry.refs):
+            return entry
+        whole = self.content(entry).kind is not Kind.ENTRY
+        return entry if whole else replace(entry, place=Place(Kind.ENTRY, adds=frozenset({"row"})))
+
+    def _literal(self, node: cst.BaseExpression | None, entry: Value) -> list[tuple[Any, cst.BaseExpression, Value]]:
+        """Return what a literal tuple, list or dict, or ``dict(loss=x)``, holds: key, expression, value."""
+        if isinstance(node, cst.Tuple):
+            items = entry.items or ()
+            return [(i, e.value, v) for i, (e, v) in enumerate(zip(node.elements, items, strict=False))]
+        named: list[tuple[str | None, cst.BaseExpression]] = []
+        if isinstance(node, cst.Dict):
+            pairs = [e for e in node.elements if isinstance(e, cst.DictElement)]
+            named = [(key_of(self.seen_last(e.key).const), e.value) for e in pairs]
+        elif isinstance(node, cst.List):
+            named = [(f"[{i}]", e.value) for i, e in enumerate(node.elements)]
+        elif isinstance(node, cst.Call):
+            named = [(key_of(a.keyword.value), a.value) for a in node.args if a.keyword is not None]
+        made = next(iter(entry.refs), None)
+        if not isinstance(made, Obj) or len(entry.refs) != 1 or made.kind not in ("dict", "list") or made.cls:
+            return []
+        state = self.state or {}
+        return [(key, each, state[made, key]) for key, each in named if key and (made, key) in state]
+
+    def _rewritten(self, entry: Value, values: dict[Any, Value]) -> Value:
+        """Return a literal with other values under some keys."""
+        if entry.items is not None:
+            return replace(entry, items=tuple(values.get(i, v) for i, v in enumerate(entry.items)))
+        for key, value in values.items():
+            self.write((next(iter(entry.refs)), key), value)
+        return entry
+
+    def _counts(self, node: cst.BaseExpression, value: Value) -> bool:
+        """Tell whether ``value`` is a count that ``node`` has, which nothing makes serial by now."""
+        counts = value.place.kind in (Kind.COUNT, Kind.INDEX) and value.place.at != "mixed" and bool(value.scalar)
+        return counts and node not in self.shards.counted and node not in self.shards.divided
+
+    def restore(self, node: cst.BaseExpression, value: Value) -> Value:
+        """Return a count as the serial one, which ``node`` is made to be."""
+        if self.recording:
+            self.restored.setdefault(node, None)
+        return Value(SAME, scalar=True, reduced=True)
+
+    def _view(self, ref: Obj, entry: Value, node: Any) -> Value:
+        made = self.new("list", node, "view")
+        fields = [(k, v) for k, v in self.fields(ref) if k.startswith("[") and v.name != "empty"]
+        if ref.kind == "dict" and all(k not in (REST, GROWN) for k, _ in fields):
+            for i, (key, value) in enumerate(fields):
+                name = constant(json.loads(key[1:-1])) if key[1] == '"' else ANY
+                shown = {"keys": name, "items": Value(items=(name, value))}.get(node.func.attr.value, value)
+                self.write((made, f"[{i}]"), shown)
+            return Value(refs=frozenset([made]))
+        self.write((made, REST), entry)
+        return Value(refs=frozenset([made]))
+
+    def known_keys(self, ref: Obj) -> list[Value] | None:
+        """Return the keys of a dict, if all are known, in order."""
+        fields = [k for k, v in self.fields(ref) if k.startswith("[") and v.name != "empty"]
+        if any(k in (REST, GROWN) for k in fields):
+            return None
+        return [constant(json.loads(k[1:-1])) if k[1] == '"' else ANY for k in fields]
+
+    def _keys(self, ref: Obj) -> Value:
+        return Value(self.keys_in(ref))
+
+    def keys_in(self, ref: Obj) -> Place:
+        """Return the placement of a dict's keys: where iterations set some that are not known, of this rank's."""
+        rest = [v.place for k in (REST, GROWN) if (v := (self.state or {}).get((ref, k))) is not None]
+        return ENTRY if any(p.kind is Kind.RUN for p in rest) else SAME
+
+    def _paired(self, ref: Obj, node: cst.CSTNode) -> Value:
+        entry = Value(items=(self._keys(ref), self.entries(Value(refs=frozenset([ref])))))
+        return self._view(ref, entry, node)
+
+    def grow(self, ref: Obj, entry: Value) -> None:
+        """Put one entry more into ``ref``: what an iteration over a shard adds makes it grow."""
+        at = (ref, GROWN)
+        held = (self.state or {}).get(at)
+        if held is not None and held.place.kind is Kind.RUN:
+            fires = entry.name == "fires" and not entry.refs
+            adds = held.place.adds | {"fires"}
+            place = (
+                Place(Kind.RUN, held.place.at, adds)
+                if fires
+                else self.grows(held.place, self.content(entry) if not entry.refs else self._inner(entry), entry.scalar)
+            )
+            self.write(at, Value(place, refs=held.refs | entry.refs))
+        elif held is None or held.name == "empty":
+            self.write(at, entry)
+        else:
+            self.write(at, join(held, entry))
+
+    def _inner(self, entry: Value) -> Place:
+        """Return the placement of an object that is put into a container in this iteration."""
+        places = [v.place for v in self.held(entry)]
+        return combine([entry.place, *places])
+
+    def _extend(self, ref: Obj, args: list[Value], node: cst.Call) -> None:
+        for arg in args:
+            if ref.kind == "dict":
+                self._update(ref, arg)
+            else:
+                self.grow(ref, self.entries(arg))
+        for given in node.args:
+            if given.keyword is not None and ref.kind == "dict":
+                self.put(ref, key_of(given.keyword.value), self.eval(given.value))
+
+    def _update(self, ref: Obj, arg: Value) -> None:
+        for source in arg.refs:
+            if isinstance(source, Obj) and source.kind == "dict":
+                for key, value in self.fields(source):
+                    self.put(ref, None if key in (REST, GROWN) else key, value)
+                return
+        held = (self.state or {}).get((ref, REST))
+        entry = self.entries(arg)
+        if ref.name == "counter" and held is not None and held.place.kind is Kind.RUN:
+            self.write((ref, REST), Value(self.grows(held.place, ENTRY)))
+        else:
+            self.put(ref, None, entry if ref.name != "counter" else Value(self.content(entry)))
+
+    def clear(self, ref: Obj) -> None:
+        """Empty ``ref``, or set it to zero."""
+        for key in list(self.keys.get(ref, ())):
+            if key.startswith("["):
+                self.state.pop((ref, key), None) if self.state is not None else None
+        if ref.kind == "foreign":
+            self.write((ref, CONTENT), Value(zero=True))
+        else:
+            self.write((ref, REST if ref.kind == "dict" else GROWN), EMPTY)
+
+    def _setdefault(self, ref: Obj, args: list[Value], node: cst.Call) -> Value:
+        key = key_of(args[0].const) if args else None
+        found = self.entry_in(ref, key, Value(refs=frozenset([ref])))
+        if len(args) > 1 and not (found.refs or found.items):
+            made = self._kept_apart(args[1], node, key)
+            self.put(ref, key, join(made, found) if found is not ANY else made)
+            return made
+        return found
+
+    def _kept_apart(self, given: Value, node: cst.Call, key: str | None) -> Value:
+        """Return what a call keeps of a container that it is given: each makes one for a key, and keeps the first."""
+        own = next(iter(given.refs), None)
+        if len(given.refs) != 1 or not isinstance(own, Obj) or own.kind not in CONTAINERS:
+            return given
+        kept = self.new(own.kind, node, f"kept{key or ''}", name=own.name)
+        for name, held in self.fields(own):
+            self.write((kept, name), held)
+            if key is not None:
+                self.born[kept, name] = held
+        return Value(refs=frozenset([kept]), zero=given.zero)
+
+    def _get(self, ref: Obj, args: list[Value], name: str) -> Value:
+        if name in ("pop", "popleft") and ref.kind != "dict":
+            return self.entries(Value(refs=frozenset([ref])))
+        key = key_of(args[0].const) if args else None
+        known = key is not None and (self.state or {}).get((ref, key)) is not None
+        found = self.entry_in(ref, key, Value(refs=frozenset([ref])))
+        return found if known or len(args) < 2 else join(found, args[1]) if found.place.kind is not Kind.RUN else found
+
+    # -- what libraries' objects hold --------------------------------------------------------------------------------
+
+    def in_place(self, row: Row, receiver: Value, args: list[Value], node: cst.Call, name: str) -> Value | None:
+        """Carry out ``total.add_(x)``, ``hist.index_add_(...)``, ``kept.copy_(x)``; None where there is no object."""
+        owners = [ref for ref in receiver.refs if isinstance(ref, Obj) and ref.kind == "foreign"]
+        if not owners:
+            return None
+        given = self.content(args[0]) if len(args) == 1 else combine(self.content(a) for a in args)
+        if node in self.shards.steps or self.trained.issuperset(owners):
+            return receiver  # weights, by gradients that are those of all ranks
+        for ref in owners:
+            held = self.read((ref, CONTENT)) or ANY
+            if row is Row.STORE:
+                zero = all(a.zero or (bool(a.refs) and all(v.zero for v in self.held(a))) for a in args)
+                self.write((ref, CONTENT), Value(given, zero=zero))
+            else:
+                self.write((ref, CONTENT), Value(self.added(held, given, node)))
+        return Value(receiver.place, refs=receiver.refs)
+
+    def added(self, held: Value, given: Place, node: cst.CSTNode) -> Place:
+        """Return the placement of what ``given`` was added to in place."""
+        if held.place.kind is Kind.RUN:
+            return self.counted(self.grows(held.place, given)) if self.apart else self.grows(held.place, given)
+        return combine([held.place, given])
+
+    def keep(self, receiver: Value, args: list[Value], node: cst.Call) -> bool:
+        """Note that an object out of sight may keep what it is given; tell whether that makes it unknown."""
+        given = combine(self.content(a) for a in args)
+        if given.uniform or self.loop is None:
+            return False
+        owners = [ref for ref in receiver.refs if isinstance(ref, Obj) and ref.kind == "foreign"]
+        for ref in owners:
+            text = f"{self.script.code(node.func)}() may keep what each rank gives it"
+            self.write((ref, CONTENT), Value(unknown(node, text)))
+        return bool(owners)
+
+    def make(self, row: Row, node: cst.Call, args: list[Value]) -> Value:
+        """Return the container that a function makes."""
+        kinds = {Row.LIST: "list", Row.SET: "set", Row.DICT: "dict", Row.COUNTER: "dict", Row.DEQUE: "deque"}
+        space = self.script.name_of(node.func).endswith("Namespace")
+        made = self.new(kinds[row], node, name="counter" if row is Row.COUNTER else "namespace" if space else "")
+        if row is Row.COUNTER:
+            self._by_default(made, node, args)
+        if row in (Row.LIST, Row.SET, Row.DEQUE):
+            for arg in args[:1]:
+                copied = [at for at in self.grown(arg) if self.state is not None]
+                if copied and self.state is not None:
+                    self.write((made, GROWN), self.state[copied[0]])
+                elif arg.const is NOTHING:
+                    self.write((made, REST), self.entries(arg))
+        elif row is Row.DICT or (args and not args[0].refs and args[0].place.kind is not Kind.SAME):
+            for arg in args:
+                self._update(made, arg)
+            for given in node.args:
+                if given.keyword is not None and space:
+                    self.write((made, given.keyword.value), self.eval(given.value))
+                elif given.keyword is not None:
+                    self.put(made, key_of(given.keyword.value), self.eval(given.value))
+        return Value(refs=frozenset([made]), zero=not args or row is Row.COUNTER)
+
+    def _by_default(self, made: Obj, node: cst.Call, args: list[Value]) -> None:
+        """Put what a defaultdict makes for a key that it lacks under its unknown keys."""
+        called = self.script.name_of(node.args[0].value) if node.args else ""
+        kinds = {"builtins.list": "list", "builtins.set": "set", "builtins.dict": "dict"}
+        if called in kinds:
+            entry = self.new(kinds[called], node, "entry")
+            self.write((made, REST), Value(refs=frozenset([entry]), zero=True))
+        elif args and any(not isinstance(r, Obj) for r in args[0].refs):
+            self.write((made, REST), self.call_value(args[0], [], {}, node))
+        entry_now = (self.state or {}).get((made, REST), ANY)
+        inner = self.reachable([entry_now])
+        own = all(r.kind in ("list", "set", "deque", "instance") for r in inner) and len(entry_now.refs) == 1
+        if inner and own and called != "builtins.dict":
+            self.anew[made] = {r: self.fields(r) for r in inner}
+
+    def call_value(self, callee: Value, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
+        """Call a value; see ``calls``."""
+        raise NotImplementedError
+
+    def length(self, value: Value) -> Value:
+        """Return ``len(value)``: of a shard a count; of what this rank's iterations filled a sum over the ranks."""
+        if value.place.kind is Kind.SHARD:
+            return whole.length(value) if not self.shards.parts else Value(SAME, scalar=True, name="length")
+        if grown := self.grown(value):
+            held = (self.state or {})[grown[0]]
+            if self.shards.parts and not held.place.adds & {"samples", "summed"}:
+                return Value(scalar=True)  # an entry for each iteration, on all ranks
+            return Value(Place(Kind.RUN, held.place.at, held.place.adds), scalar=True)
+        if value.items is not None and value.name != "parallel":
+            return constant(len(value.items))
+        pending = frozenset(p for v in self.held(value) for p in v.pending)
+        if self.recording:
+            self.used.update(pending)
+        place = self.content(value)
+        if place.kind is Kind.RUN and "joined" in place.adds:
+            return Value(Place(Kind.RUN, place.at, frozenset({"entry"})), scalar=True)
+        batch = place.kind is Kind.ENTRY and not value.refs
+        if batch:
+            return self.size()
+        return Value(SAME if place.kind is not Kind.UNKNOWN else place, scalar=True)

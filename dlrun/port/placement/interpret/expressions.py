@@ -1,0 +1,729 @@
+"""Expressions: names, literals, operators, attributes, entries, comprehensions."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from typing import Any
+
+import libcst as cst
+
+from dlrun.port.placement.interpret import parts, whole
+from dlrun.port.placement.interpret.machine import Machine
+from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Frame, Function, Method, Obj, key_of, merge
+from dlrun.port.placement.values import (
+    ANY,
+    COUNT,
+    ENTRY,
+    INDEX,
+    MIX,
+    NOTHING,
+    RATIO,
+    SAME,
+    UNIFORM,
+    Kind,
+    Place,
+    Quotient,
+    Value,
+    combine,
+    constant,
+    count,
+    join,
+    joined,
+    power,
+)
+from dlrun.port.program.script import dotted
+
+_SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
+_SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
+_DIVIDES = (cst.Divide, cst.DivideAssign)
+_UNIONS = (cst.BitOr, cst.BitOrAssign)
+_COMPARES: dict[type[Any], Any] = {
+    cst.Equal: operator.eq,
+    cst.NotEqual: operator.ne,
+    cst.LessThan: operator.lt,
+    cst.GreaterThan: operator.gt,
+    cst.LessThanEqual: operator.le,
+    cst.GreaterThanEqual: operator.ge,
+}
+_COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.GeneratorExp)
+_SHAPES = {"shape", "dtype", "device", "ndim", "requires_grad", "is_cuda"}
+_ITSELF = {"data", "T", "real", "grad"}
+
+
+class Expressions(Machine):
+    """Evaluates expressions; each method returns the value of one kind of node."""
+
+    def eval(self, node: cst.BaseExpression) -> Value:
+        """Return what ``node`` is, and note it."""
+        self.spend(node)
+        method = getattr(self, f"_{type(node).__name__}", None)
+        if self.state is None:
+            return ANY
+        value: Value = method(node) if method is not None else self._computed(node)
+        if node in self.shards.made:
+            value = whole.dealt(self, node, value)
+        elif node in self.shards.lengths:
+            value = Value(SAME if self.shards.parts else COUNT, scalar=True, name="length")
+        elif node in self.shards.sampled and isinstance(node, cst.Call) and value.place.kind is Kind.SAME:
+            value = Value(ENTRY)
+        elif node in self.shards.divided:
+            value = Value(COUNT, scalar=True, name="length")
+        elif node in self.shards.gradients:
+            value = Value(SAME)
+        elif node in self.shards.counted:
+            value = Value(SAME, scalar=True)
+        elif node in self.shards.cut or node in self.shards.drawing:
+            value = Value(ENTRY)
+        elif node in self.shards.answers:
+            state, number = Value(ENTRY), Value(ENTRY, scalar=True)
+            several = self.shards.answers[node]
+            value = Value(items=(state, *[number] * (several - 2), state)) if several > 1 else state
+        elif node in self.shards.averaged:
+            value = Value(ENTRY, scalar=True)
+        self.note(node, value)
+        if node in self.shards.forced and value.place.kind is Kind.ENTRY:
+            value = self.force(node, value)
+        if self.recording and self.loop is not None and self.loop.whole is not None:
+            self.within_whole.setdefault(node, {})[self.loop.whole] = None
+        return value
+
+    def call(self, node: cst.Call) -> Value:
+        """Return what a call returns; see ``calls``."""
+        raise NotImplementedError
+
+    def attribute(self, owner: Value, name: str, node: cst.CSTNode) -> Value:
+        """Return the attribute ``name`` of ``owner``; see ``classes``."""
+        raise NotImplementedError
+
+    def iterate(self, node: cst.BaseExpression, value: Value) -> Value:
+        """Return what one iteration over ``value`` gets; see ``containers``."""
+        raise NotImplementedError
+
+    def assign(self, target: cst.BaseExpression, value: Value, source: cst.BaseExpression | None = None) -> None:
+        """Bind ``target`` to ``value``; see ``statements``."""
+        raise NotImplementedError
+
+    def _computed(self, node: cst.BaseExpression) -> Value:
+        """Return what an expression of any other kind is: computed from what is in it."""
+        return ANY
+
+    # -- literals and names --------------------------------------------------------------------------------------
+
+    def _Integer(self, node: cst.Integer) -> Value:  # noqa: N802 - libcst's names
+        return constant(node.evaluated_value)
+
+    def _Float(self, node: cst.Float) -> Value:  # noqa: N802
+        return constant(node.evaluated_value)
+
+    def _SimpleString(self, node: cst.SimpleString) -> Value:  # noqa: N802
+        return constant(node.evaluated_value)
+
+    def _FormattedString(self, node: cst.FormattedString) -> Value:  # noqa: N802
+        parts = [p.expression for p in node.parts if isinstance(p, cst.FormattedStringExpression)]
+        places = [self._shown_whole(part, self.eval(part)) for part in parts]
+        return self.text(node, combine(places))
+
+    def _shown_whole(self, node: cst.BaseExpression, value: Value) -> Place:
+        """Return the placement of what is formatted, and note that of an object that shows itself."""
+        place = self.content(value)
+        if place != value.place and any(isinstance(r, Obj) and r.kind == "instance" for r in value.refs):
+            self.note(node, Value(place, refs=value.refs))
+        return place
+
+    def text(self, node: cst.CSTNode, place: Place) -> Value:
+        """Return a formatted text, with the expression that makes it."""
+        if place.kind is Kind.SAME:
+            return Value()
+        if self.recording:
+            inner = (node,) if self.loop is not None and self.loop.inner else ()
+            self.made_apart[node] = (*self.made_apart.get(node, ()), *self.diverged, *inner)
+        return Value(place, texts=frozenset([node]), scalar=False)
+
+    def _Name(self, node: cst.Name) -> Value:  # noqa: N802
+        frame = self.home(node.value)
+        if frame is not None:
+            return self.read((frame, node.value)) or ANY
+        if node.value in ("True", "False", "None"):
+            return constant({"True": True, "False": False, "None": None}[node.value])
+        return Value(name=self.script.name_of(node))
+
+    def _Attribute(self, node: cst.Attribute) -> Value:  # noqa: N802
+        name = self.script.name_of(node)
+        owner = self.eval(node.value)
+        if name and not name.startswith(".") and not owner.refs and owner.name:
+            return Value(name=name)
+        value = self.attribute(owner, node.attr.value, node)
+        if value is not ANY or owner.refs:
+            return value
+        return Value(owner.place, name=f"{owner.name}.{node.attr.value}" if owner.name else "")
+
+    def _Tuple(self, node: cst.Tuple) -> Value:  # noqa: N802
+        items = self._elements(node.elements)
+        return Value(items=tuple(items)) if items is not None else Value(self._starred(node.elements))
+
+    def _List(self, node: cst.List) -> Value:  # noqa: N802
+        return self._sequence("list", node, node.elements)
+
+    def _Set(self, node: cst.Set) -> Value:  # noqa: N802
+        return self._sequence("set", node, node.elements)
+
+    def _sequence(self, kind: str, node: cst.CSTNode, elements: Any) -> Value:
+        items = self._elements(elements)
+        made = self.new(kind, node)
+        if items is None:
+            self.write((made, REST), Value(self._starred(elements)))
+        for i, item in enumerate(items or ()):
+            self.write((made, f"[{i}]" if kind == "list" else REST), item)
+        return Value(refs=frozenset([made]), zero=not elements)
+
+    def _elements(self, elements: Any) -> list[Value] | None:
+        found: list[Value] = []
+        for element in elements:
+            value = self.eval(element.value)
+            if isinstance(element, cst.StarredElement):
+                if value.refs and (place := self.content(value)).kind is Kind.ENTRY and self.numbers(value):
+                    self.note(element.value, Value(place, refs=value.refs, scalar=True))
+                if value.items is None:
+                    return None
+                found.extend(value.items)
+            else:
+                found.append(value)
+        return found
+
+    def numbers(self, value: Value) -> bool | None:
+        """Tell whether a list or dict holds numbers alone, and texts: these are averaged entry by entry."""
+        plain = all(isinstance(r, Obj) and r.kind in ("list", "dict") and r.cls is None for r in value.refs)
+        held = [v for v in self.held(value) if v.const is None or not isinstance(v.const, (str, type(None)))]
+        return True if plain and held and all(v.scalar and not v.texts for v in held) else None
+
+    def _starred(self, elements: Any) -> Place:
+        return combine(self.content(self.eval(element.value)) for element in elements)
+
+    def _Dict(self, node: cst.Dict) -> Value:  # noqa: N802
+        made = self.new("dict", node)
+        for element in node.elements:
+            value = self.eval(element.value)
+            if isinstance(element, cst.DictElement):
+                key = key_of(self.eval(element.key).const)
+                self.put(made, key, value)
+            else:
+                self.put(made, None, self.entries(value))
+        return Value(refs=frozenset([made]), zero=not node.elements)
+
+    def put(self, made: Obj, key: str | None, value: Value) -> None:
+        """Keep ``value`` in ``made`` under ``key``; where that is not known, beside what else it may be."""
+        at = (made, key or REST)
+        if key is None or (self.state or {}).get(at) is None:
+            self.write(at, value if key is not None else join((self.state or {}).get(at), value))
+        else:
+            self.write(at, value)
+
+    def _ConcatenatedString(self, node: cst.ConcatenatedString) -> Value:  # noqa: N802
+        return Value(combine([self.eval(node.left).place, self.eval(node.right).place]))
+
+    def _Lambda(self, node: cst.Lambda) -> Value:  # noqa: N802
+        return Value(refs=frozenset([Function(node, self.frame)]))
+
+    def _NamedExpr(self, node: cst.NamedExpr) -> Value:  # noqa: N802
+        value = self.eval(node.value)
+        self.assign(node.target, value, node.value)
+        return value
+
+    def _Await(self, node: cst.Await) -> Value:  # noqa: N802
+        return self.eval(node.expression)
+
+    def _Yield(self, node: cst.Yield) -> Value:  # noqa: N802
+        self.flows[-1].drawn = self.flows[-1].drawn or (self.loop is not None and self.loop.frame is self.frame)
+        if isinstance(node.value, cst.From):
+            self.flows[-1].yields.append(self.entries(self.eval(node.value.item)))
+        elif node.value is not None:
+            self.flows[-1].yields.append(self.eval(node.value))
+        self.flows[-1].yielded = merge(self.flows[-1].yielded, self.state)
+        return ANY
+
+    # -- operators -----------------------------------------------------------------------------------------------
+
+    def _BinaryOperation(self, node: cst.BinaryOperation) -> Value:  # noqa: N802
+        return self.operated(node.operator, self.eval(node.left), self.eval(node.right), node)
+
+    def operated(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value:
+        """Return what an operator makes of two values."""
+        custom = self.special(op, left, right, node)
+        if custom is not None:
+            return custom
+        if isinstance(op, _UNIONS) and self._sets(left):
+            return self._united(left, right, node)
+        if isinstance(op, (cst.Add, cst.AddAssign)) and self._lists(left) and self._is_list(right):
+            return self._united(left, right, node)
+        if isinstance(op, (cst.Multiply, cst.MultiplyAssign)) and (self._lists(left) or self._lists(right)):
+            return self._repeated(left if self._lists(left) else right, node)
+        a, b = (self.one_run(v) or self.content(v) for v in (left, right))
+        if isinstance(op, cst.Modulo) and isinstance(left.const, str):
+            return self.text(node, b)
+        if isinstance(op, (cst.Add, cst.AddAssign)) and (left.texts or right.texts):
+            return Value(combine([a, b]), texts=left.texts | right.texts, scalar=False)
+        scalar = True if left.scalar and right.scalar else None
+        if (
+            isinstance(op, _SUMS)
+            and (left.scalar or right.scalar)
+            and left.scalar is not False
+            and right.scalar is not False
+        ):
+            scalar = scalar or (True if left.place.uniform or left.place.counts else None)
+        if a.kind is Kind.SAME and b.kind is Kind.SAME:
+            return self._folded(op, left, right, scalar)
+        if self.shards.parts and not isinstance(op, _SUMS) and Kind.ENTRY in (a.kind, b.kind):
+            a, b = (SAME if p.counts else p for p in (a, b))
+        if self.shards.parts and {a.kind, b.kind} == {Kind.ENTRY} and parts.contracts(node):
+            return Value(self.of_episode(parts.SUMMED))
+        if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
+            size = "size" if place == parts.SUMMED and "size" in (left.name, right.name) else ""
+            return Value(self.of_episode(place), scalar=scalar, name=size)
+        if self.cadenced and isinstance(op, _SUMS):
+            a, b = self._meant(a, b, node)
+        for one, other in ((a, right), (b, left)):
+            if one.kind in (Kind.INDEX, Kind.COUNT) and other.name == "size" and isinstance(op, cst.Multiply):
+                return Value(COUNT, scalar=True)  # samples so far
+        if isinstance(op, _SUMS) and (place := _summed(a, b, isinstance(op, (cst.Add, cst.AddAssign)))) is not None:
+            if self.cadenced and place.adds == {"same"}:
+                place = replace(place, adds=frozenset({"fires"}))  # as often as the serial script adds it
+            if self.shards.parts:
+                return Value(self._added(a, b, place, node), scalar=scalar)
+            return Value(place if not self.apart else self.counted(place), scalar=scalar)
+        if not self.shards.parts:
+            a, b = COUNT if a.counts else a, COUNT if b.counts else b
+        if isinstance(op, (cst.Subtract, cst.SubtractAssign)) and b.untouched and a.kind is Kind.ENTRY:
+            return Value(replace(b, adds=frozenset({"lag"})), scalar=scalar)
+        if a.kind is Kind.RUN and a.adds == {"lag"} and isinstance(op, _DIVIDES) and b.kind in (Kind.COUNT, Kind.INDEX):
+            return Value(replace(a, adds=frozenset({"lag", "step"})), scalar=scalar)
+        if isinstance(op, _SCALES) and a.kind is Kind.RUN and right.const == 1:
+            return replace(left, place=a, refs=frozenset())
+        if isinstance(op, _SCALES) and (place := _scaled(a, b, isinstance(op, _DIVIDES))) is not None:
+            return Value(place, scalar=scalar)
+        if (
+            isinstance(op, cst.Divide)
+            and a.kind is Kind.RUN
+            and (b.kind is Kind.RUN or b.kind in (Kind.COUNT, Kind.INDEX))
+        ):
+            known = a.adds and b.kind is Kind.RUN and b.adds and not self.shards.parts
+            return Value(replace(RATIO, at=Quotient(a, b)) if known else RATIO, scalar=scalar)
+        if isinstance(op, (cst.Modulo, cst.FloorDivide, cst.ModuloAssign)) and a.uniform and b.uniform:
+            epochs = a.kind is not Kind.SAME and b.kind is Kind.COUNT  # of steps so far, by the steps of an epoch
+            return Value(SAME if isinstance(op, cst.Modulo) or epochs else COUNT, scalar=True)
+        if a.uniform and b.uniform:
+            return self._with_count(op, left, right, node, scalar)
+        if (found := self._with_length(op, left, right, node)) is not None:
+            return replace(found, scalar=scalar)
+        return Value(combine([a, b]), scalar=scalar)
+
+    def _meant(self, a: Place, b: Place, node: Any) -> tuple[Place, Place]:
+        """Let what all ranks add as often as the serial script be the mean of theirs: it stands for one iteration's."""
+        sides = _sides(node)
+        for run, other, side in ((a, b, sides[1]), (b, a, sides[0])):
+            if run.kind is Kind.RUN and other.kind is Kind.ENTRY and side is not None:
+                forced = self.force(side, Value(other)).place
+                return (run, forced) if run is a else (forced, run)
+        return a, b
+
+    def counted(self, place: Place) -> Place:
+        """Return the placement of what is added on some ranks only, or more often on some: no count of iterations."""
+        if self.shards.parts and not self.shards.episodes:
+            entries = place.adds & {"same", "entry"}
+            return Place(place.kind, place.at, place.adds - entries | {"summed"}) if entries else place
+        return Place(place.kind, place.at, place.adds - {"same"} | {"entry"}) if "same" in place.adds else place
+
+    def at_cadence(self, node: cst.BaseExpression | None, entry: Value) -> Value:
+        """Return what all ranks keep together every so many steps: the number of all of them, as the serial script's.
+
+        The steps between are 1/n of the serial ones, so each keeps as many entries as the serial script.
+        """
+        numbers = entry.scalar or (entry.items and all(v.scalar for v in entry.items)) or entry.texts
+        place = self.content(entry)
+        told = numbers or (entry.refs and self.numbers(entry))
+        if not self.cadenced or not told or place.kind in (Kind.SAME, Kind.UNKNOWN):
+            return entry
+        same = self.force(node, entry).place.kind is Kind.SAME
+        return Value(SAME, scalar=entry.scalar, name="fires") if same else entry
+
+    def size(self) -> Value:
+        """Return the number of samples of an iteration."""
+        place = self.of_episode(parts.SUMMED) if self.shards.parts else ENTRY
+        return Value(place, scalar=True, name="size")
+
+    def grows(self, held: Place, entry: Place, scalar: bool | None = True) -> Place:
+        """Return the placement of what grew by an entry that is placed so."""
+        if not self.shards.parts or held.kind is not Kind.RUN or entry.kind not in (Kind.ENTRY, *UNIFORM):
+            return _grow(held, entry)
+        how = parts.added(entry, False)
+        if "row" in entry.adds:
+            how = "row"
+        elif entry.kind is Kind.ENTRY and (self.apart or not scalar):
+            how = "samples"
+        return replace(held, adds=held.adds | {how}, counts=False)
+
+    def of_episode(self, place: Place) -> Place:
+        """Return the placement of a number of a part; of an episode nothing adds up."""
+        return ENTRY if self.shards.episodes and place == parts.SUMMED else place
+
+    def _added(self, a: Place, b: Place, place: Place, node: Any) -> Place:
+        """Return ``place``, of a run with what each part adds to it."""
+        run, other = (a, b) if a.kind is Kind.RUN else (b, a)
+        if place.kind is not Kind.RUN or "lag" in other.adds or place.adds - run.adds - {"entry", "same", "decayed"}:
+            return place
+        how = parts.added(other, self.apart)
+        if how == "bent":
+            sides = _sides(node)
+            how = "same" if self.force(sides[run is a], Value(other)).place == SAME else "bent"
+        how = "entry" if how == "summed" and self.shards.episodes else how
+        return replace(place, adds=run.adds | {how} | (place.adds & {"decayed"}), counts=run.counts and how == "same")
+
+    def _with_length(self, op: Any, left: Value, right: Value, node: Any) -> Value | None:
+        """Return what an entry over the length of a shard is: over the serial length; a loss is n times its part."""
+        sides = _sides(node)
+        for length, other, side in ((left, right, sides[0]), (right, left, sides[1])):
+            if length.name != "length" or self.content(other).kind is not Kind.ENTRY or not isinstance(op, _SCALES):
+                continue
+            if other.name == "number" and side is not None and side not in self.shards.divided:
+                self.restored.setdefault(side, None) if self.recording else None
+                return Value(self.content(other), name="number")
+            if isinstance(op, _DIVIDES) and length is right:
+                return Value(Place(Kind.ENTRY, adds=frozenset({"part"})))
+        return None
+
+    def _with_count(self, op: Any, left: Value, right: Value, node: Any, scalar: bool | None) -> Value:
+        """Return what is made with a count; where the other side is serial already, the count becomes so, too."""
+        a, b = self.content(left), self.content(right)
+        sides = _sides(node)
+        for value, place, side in ((left, b, sides[1]), (right, a, sides[0])):
+            if self.loop is None and self.serial(value) and place.kind in (Kind.COUNT, Kind.INDEX) and side is not None:
+                self.restored.setdefault(side, None) if self.recording else None
+                return Value(SAME, scalar=scalar, reduced=True)
+        return Value(_ratio(op, a, b), scalar=scalar)
+
+    def special(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value | None:
+        """Return what a dunder method of the program makes of two values; see ``classes``."""
+        raise NotImplementedError
+
+    def _folded(self, op: Any, left: Value, right: Value, scalar: bool | None) -> Value:
+        if isinstance(left.const, str) and isinstance(right.const, str) and isinstance(op, cst.Add):
+            return constant(left.const + right.const)
+        zero = isinstance(op, (cst.Multiply, cst.Divide)) and left.zero
+        return Value(SAME, scalar=scalar, zero=zero, reduced=self.serial(left) or self.serial(right))
+
+    @staticmethod
+    def _sets(value: Value) -> bool:
+        return any(isinstance(r, Obj) and r.kind in ("set", "dict") for r in value.refs)
+
+    @staticmethod
+    def _lists(value: Value) -> bool:
+        return any(isinstance(r, Obj) and r.kind in ("list", "deque") for r in value.refs)
+
+    @staticmethod
+    def _is_list(value: Value) -> bool:
+        return bool(value.refs) or value.items is not None or value.name == "list"
+
+    def _united(self, left: Value, right: Value, node: cst.CSTNode) -> Value:
+        """Return the list or set of the entries of two: what this rank's iterations add makes it grow."""
+        kind = next(r.kind for r in left.refs if isinstance(r, Obj))
+        grown = self.grown(left)
+        made = self.new(kind, node, "union")
+        entry = self.entries(right)
+        if grown and self.state is not None:
+            held = self.state[grown[0]]
+            place = self.grows(held.place, self.content(entry), entry.scalar)
+            self.write((made, GROWN), Value(place, refs=held.refs | entry.refs))
+        else:
+            self.write((made, REST), join(self.entries(left), entry))
+        return Value(refs=frozenset([made]))
+
+    def _repeated(self, value: Value, node: cst.CSTNode) -> Value:
+        made = self.new("list", node, "repeated")
+        entry = self.entries(value)
+        self.write((made, REST), entry)
+        return Value(refs=frozenset([made]), zero=entry.zero)
+
+    def _UnaryOperation(self, node: cst.UnaryOperation) -> Value:  # noqa: N802
+        value = self.eval(node.expression)
+        if isinstance(node.operator, cst.Not) and isinstance(value.const, bool):
+            return constant(not value.const)
+        if isinstance(node.operator, cst.Minus) and isinstance(value.const, (int, float)):
+            return constant(-value.const)
+        place = self.content(value)
+        linear = isinstance(node.operator, (cst.Minus, cst.Plus)) and place.kind is Kind.RUN
+        return Value(place if linear else combine([place]), scalar=value.scalar)
+
+    def _BooleanOperation(self, node: cst.BooleanOperation) -> Value:  # noqa: N802
+        left = self.eval(node.left)
+        ends = isinstance(node.operator, cst.And)
+        if left.const is not NOTHING and bool(left.const) is not ends:
+            return left
+        right = self.eval(node.right)
+        if left.const is not NOTHING:
+            return right
+        if self.content(left).kind is Kind.SAME and (left.refs or right.refs):
+            return join(left, right)
+        return Value(combine([self.content(left), self.content(right)]), scalar=True)
+
+    def _Comparison(self, node: cst.Comparison) -> Value:  # noqa: N802
+        sides = [self.eval(node.left), *(self.eval(c.comparator) for c in node.comparisons)]
+        if any(isinstance(c.operator, (cst.Is, cst.IsNot)) for c in node.comparisons):
+            return self._identity(node, sides)
+        if len(sides) == 2 and all(s.const is not NOTHING for s in sides):
+            compare = _COMPARES.get(type(node.comparisons[0].operator))
+            try:
+                return constant(compare(sides[0].const, sides[1].const)) if compare else Value(scalar=True)
+            except TypeError:
+                return Value(scalar=True)
+        places = [self.content(s) for s in sides]
+        if isinstance(node.comparisons[0].operator, (cst.In, cst.NotIn)) and len(sides) == 2:
+            dicts = [r for r in sides[1].refs if isinstance(r, Obj) and r.kind == "dict"]
+            if dicts and len(dicts) == len(sides[1].refs):
+                places[1] = combine(self.keys_in(ref) for ref in dicts)  # it asks for a key, whatever is held there
+        if all(p.uniform for p in places):
+            return Value(SAME, scalar=True)
+        scalar = True if all(s.scalar for s in sides) else None
+        return Value(combine(places), scalar=scalar)
+
+    def restore(self, node: cst.BaseExpression, value: Value) -> Value:
+        """Return a count as the serial one; see ``containers``."""
+        raise NotImplementedError
+
+    def keys_in(self, ref: Obj) -> Place:
+        """Return the placement of a dict's keys; see ``containers``."""
+        raise NotImplementedError
+
+    def _identity(self, node: cst.Comparison, sides: list[Value]) -> Value:
+        none = len(sides) == 2 and sides[1].const is None
+        if none and (sides[0].refs or sides[0].items is not None) and sides[0].const is NOTHING:
+            return (
+                Value(scalar=True)
+                if len(sides[0].refs) > 1
+                else constant(isinstance(node.comparisons[0].operator, cst.IsNot))
+            )
+        if none and sides[0].const is not NOTHING:
+            return constant((sides[0].const is None) is isinstance(node.comparisons[0].operator, cst.Is))
+        if none and self.is_first(sides[0]):
+            return constant(isinstance(node.comparisons[0].operator, cst.IsNot))
+        return Value(scalar=True)
+
+    def is_first(self, value: Value) -> bool:
+        """Tell whether ``value`` is what a loop carries from a None that stands for zero; see ``loops``."""
+        raise NotImplementedError
+
+    def _IfExp(self, node: cst.IfExp) -> Value:  # noqa: N802
+        test = self.eval(node.test)
+        self.tested(node)
+        if test.const is not NOTHING:
+            return self.eval(node.body if test.const else node.orelse)
+        value = join(self.eval(node.body), self.eval(node.orelse))
+        place = self.content(test)
+        return value if place.uniform or self.loop is None else value.at(combine([place, self.content(value)]))
+
+    def tested(self, node: Any) -> None:
+        """Note a test; see ``statements``."""
+        raise NotImplementedError
+
+    # -- entries and comprehensions --------------------------------------------------------------------------------
+
+    def _Subscript(self, node: cst.Subscript) -> Value:  # noqa: N802
+        owner = self.eval(node.value)
+        serial = False
+        if self.loop is None and any(isinstance(e.slice, cst.Slice) for e in node.slice):
+            with self.unrecorded():  # of a part, not of all that it holds
+                serial = self.serial(owner)
+        return self.entry(owner, self.index_of(node, serial))
+
+    def index_of(self, node: cst.Subscript, serial: bool = False) -> Value:
+        """Return what a subscript asks for; of a slice no constant. A ``serial`` list is cut by the serial counts."""
+        places: list[Place] = []
+        for element in node.slice:
+            if isinstance(element.slice, cst.Index):
+                value = self.eval(element.slice.value)
+                if len(node.slice) == 1:
+                    return value
+                places.append(self.content(value))
+            elif isinstance(element.slice, cst.Slice):
+                bounds = (element.slice.lower, element.slice.upper, element.slice.step)
+                for bound in (b for b in bounds if b is not None):
+                    place = self.content(self.eval(bound))
+                    inner = bound.expression if isinstance(bound, cst.UnaryOperation) else bound
+                    if serial and place.kind is Kind.COUNT and power(place) == 1:
+                        place = self.restore(inner, ANY).place
+                    places.append(place)
+        return Value(combine(places), name="slice")
+
+    def entry(self, owner: Value, index: Value) -> Value:
+        """Return ``owner[index]``."""
+        if owner.items is not None:
+            if isinstance(index.const, int) and -len(owner.items) <= index.const < len(owner.items):
+                return owner.items[index.const]
+            return joined(owner.items)
+        found: Value | None = None
+        key = key_of(index.const)
+        for ref in owner.refs:
+            if isinstance(ref, Obj) and index.name != "slice":
+                found = join(found, self.entry_in(ref, key, owner))
+        if found is None:
+            place = self.content(owner)
+            if place.kind is Kind.RUN and index.place.kind in (Kind.SAME, Kind.ENTRY):
+                return Value(place)
+            if place.kind is Kind.SHARD:
+                return Value(ENTRY)
+            if owner.name == "size":
+                return self.size() if index.const in (0, NOTHING) else Value(SAME, scalar=True)
+            picked = self.content(index)
+            if owner.scalar and place.kind is Kind.ENTRY:
+                return Value(place, scalar=True)  # loss.data[0], of old
+            if self.loop is not None and picked.kind in (Kind.COUNT, Kind.INDEX) and place.kind is Kind.SAME:
+                return Value(ENTRY)  # this iteration's samples
+            return Value(combine([place, picked]), refs=owner.refs)
+        place = self.content(index)
+        if self.loop is not None and place.kind in (Kind.COUNT, Kind.INDEX) and found.place.kind is Kind.SAME:
+            return found.at(ENTRY)
+        return found if place.uniform or found.place.kind is Kind.RUN else found.at(combine([place, found.place]))
+
+    def entry_in(self, ref: Obj, key: str | None, owner: Value) -> Value:
+        """Return the entry of an object under ``key``; of one that is not known any of them."""
+        if key is not None and (held := self.read((ref, key))) is not None:
+            return self.entry_of(held, key)
+        if ref.kind == "foreign":
+            held = self.read((ref, CONTENT)) or ANY
+            return Value(held.place, reduced=held.reduced)
+        if ref.name == "counter" and (made := self._by_key_of(ref, key)) is not None:
+            return made
+        if key is None or not any(k.startswith("[") and k not in (REST, GROWN) for k, _ in self.fields(ref)):
+            return self.entries(Value(refs=frozenset([ref])))
+        parts = [(k, v) for k in (REST, GROWN) if (v := self.read((ref, k))) is not None and v.name != "empty"]
+        if parts or ref.kind == "list":
+            return (
+                joined(self.entry_of(v, k) for k, v in parts) if parts else self.entries(Value(refs=frozenset([ref])))
+            )
+        return Value(zero=True)  # of a defaultdict, or not there
+
+    def _by_key_of(self, ref: Obj, key: str | None) -> Value | None:
+        """Return the list or set that a defaultdict makes for a key that is known, apart from those of other keys."""
+        anew = self.anew.get(ref)
+        if key is None or anew is None or ref.looped:
+            return None
+        made = self.made_for(next(iter(anew)), f"{id(ref)}{key}", anew)
+        self.put(ref, key, made)
+        self.born[ref, key] = made
+        return made
+
+    def made_for(self, ref: Obj, tag: str, anew: dict[Obj, list[tuple[str, Value]]]) -> Value:
+        """Return an object like ``ref``, with what it held when it was made, and objects of its own in it."""
+        made = self.new(ref.kind, ref.site, tag, cls=ref.cls, name=ref.name)
+        for name, held in anew[ref]:
+            inner = [self.made_for(r, tag, anew) for r in held.refs if r in anew]
+            others = frozenset(r for r in held.refs if r not in anew)
+            value = replace(held, refs=others.union(*(v.refs for v in inner)))
+            self.write((made, name), value)
+            self.born[made, name] = value
+        return Value(refs=frozenset([made]), zero=ref.kind != "instance")
+
+    def _comprehension(self, node: Any, kind: str) -> Value:
+        frame = self.frame_of(node, self.frame, function=node, parent=self.frame)
+        before, self.frame = self.frame, frame
+        made = self.new(kind, node, "made")
+        self.looping += 1
+        diverging = self._generate(node.for_in)
+        key = self.eval(node.key) if isinstance(node, cst.DictComp) else None
+        value = self.eval(node.value if isinstance(node, cst.DictComp) else node.elt)
+        self.frame = before
+        self.looping -= 1
+        for _ in range(diverging):
+            self.diverged.pop()
+        grown = [at for loop in _loops(node.for_in) for v in self.seen.get(loop.iter, ())[-1:] for at in self.grown(v)]
+        if grown and self.state is not None and key is None:
+            place = self.state[grown[0]].place
+            grows = self.grows(Place(Kind.RUN, place.at), self.content(value), value.scalar)
+            self.write((made, GROWN), Value(grows, refs=value.refs))
+        else:
+            self.write((made, REST if key is None else key_of(key.const) or REST), value)
+        return Value(refs=frozenset([made]))
+
+    def _generate(self, loop: cst.CompFor) -> int:
+        """Bind the names of a comprehension's loops; return how many of their tests differ between ranks."""
+        over = self.eval(loop.iter)
+        self.assign(loop.target, self.iterate(loop.iter, over))
+        tests = [test.test for test in loop.ifs if not self.content(self.eval(test.test)).uniform]
+        self.diverged.extend(tests)
+        return len(tests) + (self._generate(loop.inner_for_in) if loop.inner_for_in is not None else 0)
+
+    def _ListComp(self, node: cst.ListComp) -> Value:  # noqa: N802
+        return self._comprehension(node, "list")
+
+    def _SetComp(self, node: cst.SetComp) -> Value:  # noqa: N802
+        return self._comprehension(node, "set")
+
+    def _GeneratorExp(self, node: cst.GeneratorExp) -> Value:  # noqa: N802
+        return self._comprehension(node, "list")
+
+    def _DictComp(self, node: cst.DictComp) -> Value:  # noqa: N802
+        return self._comprehension(node, "dict")
+
+    def _Call(self, node: cst.Call) -> Value:  # noqa: N802
+        return self.call(node)
+
+
+def _loops(loop: cst.CompFor) -> list[cst.CompFor]:
+    return [loop, *(_loops(loop.inner_for_in) if loop.inner_for_in is not None else ())]
+
+
+def _sides(node: Any) -> tuple[Any, Any]:
+    """Return the two sides of an operation; of ``x += y`` the right one, of a call none."""
+    if isinstance(node, cst.BinaryOperation):
+        return node.left, node.right
+    return None, getattr(node, "value", None)
+
+
+def _summed(a: Place, b: Place, adds: bool) -> Place | None:
+    """Return the placement of a sum or difference in which a run takes part, or a count."""
+    for run, lag in ((a, b), (b, a)):  # m + (x - m) / n, a running mean; m + r * (x - m), a moving average
+        if run.untouched and lag.kind is Kind.RUN and lag.at == run.at and "lag" in lag.adds and adds:
+            return replace(run, adds=frozenset({"mean" if "step" in lag.adds else "decayed"}))
+    for run, other in ((a, b), (b, a)):
+        if run.kind is Kind.RUN and (adds or run is a):
+            if other.kind in (Kind.ENTRY, Kind.SAME, Kind.COUNT, Kind.INDEX):
+                what = {("part" if "part" in other.adds else "entry") if other.kind is Kind.ENTRY else "same"}
+                if other.kind is Kind.COUNT and power(other) == -1:  # 1 / len(loader): n times as much, 1/n as often
+                    part = replace(run, adds=frozenset({"fraction"}), counts=False)
+                    return part if run.adds <= part.adds else MIX
+                if other.kind is Kind.INDEX:
+                    what = {"numbers"}  # of iterations: others than the serial script adds up
+                what |= {"decayed"} if "scaled" in run.adds else set()
+                return replace(run, adds=run.adds | what, counts=run.counts and other.kind is not Kind.ENTRY)
+            return MIX if other.kind is not Kind.UNKNOWN else other
+    return None
+
+
+def _scaled(a: Place, b: Place, divides: bool) -> Place | None:
+    """Return the placement of a run that is multiplied or divided by a serial number: it stays linear."""
+    for run, other in ((a, b), (b, a)):
+        if run.kind is Kind.RUN and other.kind is Kind.SAME and (run is a or not divides):
+            return replace(run, adds=run.adds | {"scaled"})
+    return None
+
+
+def _grow(held: Place, entry: Place) -> Place:
+    """Return the placement of what grew by an entry that is placed so."""
+    if held.kind is not Kind.RUN:
+        return combine([held, entry])
+    if entry.kind is Kind.ENTRY and "part" in entry.adds:
+        return replace(held, adds=held.adds | {"part"}, counts=False)
+    what = {Kind.ENTRY: "entry", Kind.SAME: "same", Kind.COUNT: "same", Kind.INDEX: "same", Kind.CLOCK: "entry"}
+    return replace(held, adds=held.adds | {what.get(entry.kind, "run")}, counts=False)
+
+
+def _ratio(op: Any, a: Place, b: Place) -> Place:
+    """Return the placement of what an operator makes of two numbers that are alike on all ranks."""
+    if "mixed" in (a.at if a.kind is Kind.COUNT else "", b.at if b.kind is Kind.COUNT else ""):
+        return Place(Kind.COUNT, at="mixed")
+    if isinstance(op, _SCALES):
+        index = a.kind is Kind.INDEX and b.kind is Kind.SAME and isinstance(op, cst.Multiply)
+        return INDEX if index else count(power(a) - power(b) if isinstance(op, _DIVIDES) else power(a) + power(b))
+    return a if power(a) == power(b) and a.kind is Kind.COUNT else COUNT
+
+
+__all__ = ["Class", "Expressions", "Frame", "Method", "dotted"]

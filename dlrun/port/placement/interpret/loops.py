@@ -1,0 +1,643 @@
+"""Loops over a shard, solved: what each location carries from iteration to iteration, and what makes it serial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import libcst as cst
+
+from dlrun.port.placement import rules
+from dlrun.port.placement.interpret import parts, whole
+from dlrun.port.placement.interpret.calls import Calls
+from dlrun.port.placement.interpret.machine import Sharded
+from dlrun.port.placement.paths import Path, paths
+from dlrun.port.placement.rules import Row
+from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Frame, Location, Obj, State, merge
+from dlrun.port.placement.values import (
+    COUNT,
+    EMPTY,
+    ENTRY,
+    NOTHING,
+    SAME,
+    Kind,
+    Place,
+    Quotient,
+    Value,
+    join,
+    joined,
+    unknown,
+)
+from dlrun.port.program.script import Script
+
+How = Literal["total", "gather", "maximum", "minimum", "average", "quotient"]
+_PASSES = 6
+_LISTS = ("list", "set", "deque")
+_ODD = {"run", "stored", "placed", "set"}  # what is no plain addition
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A location that a loop over a shard has written, and the reduction that makes it serial behind the loop."""
+
+    loop: cst.CSTNode
+    path: Path
+    how: How
+    zero: bool  # whether it began at zero, or empty
+    owner: str = ""  # the kind of object whose entries it is: list, set, dict, foreign
+    whole: bool = False  # the object itself, not something in it
+    scalar: bool = False
+    shared: bool = False  # whether others hold the same object
+    ordered: bool = False  # whether a list keeps its entries sorted, or in a heap
+    of: tuple[str, str] = ("", "")  # what a quotient is computed of anew
+    at: Any = field(default=None, compare=False)  # the location
+
+
+class Loops(Calls):
+    """Runs loops over a shard."""
+
+    def __init__(self, script: Script, shards: Any) -> None:
+        """Begin with no loop."""
+        super().__init__(script, shards)
+        self.exits: dict[Exit, None] = {}
+        self.around: set[cst.CSTNode] = set()  # loops that step behind a loop over a shard in them
+        self.plain_loops: set[cst.CSTNode] = set()
+        self.over: dict[cst.CSTNode, cst.BaseExpression] = {}
+        self.nameless: set[cst.CSTNode] = set()  # loops over what a generator draws from a share: none can tell later
+        self._anew: set[Location] = set()  # what is bound to another object in each iteration
+        self._classes: dict[Any, Class] = {}
+        self._bases: list[State] = []  # the states in which the loops began
+        self.from_zero: set[Location] = set()  # what began at zero, or empty
+        self.counters: set[tuple[cst.CSTNode, str]] = set()  # what counts on from loop to loop, and is not reduced
+        self.whole: cst.CSTNode | None = None  # the loader whose batches the last loop went through as they are
+        self._never_zero: set[Location] = set()
+        self._last_places: dict[Location, Place] = {}  # what the last iteration left
+        self._counting: set[Location] = set()  # what all ranks add the same to in each iteration
+
+    def until_stable(self, node: Any, begin: Any, local: bool) -> None:
+        """Run a loop that is no loop over a shard until nothing changes; see ``statements``."""
+        raise NotImplementedError
+
+    def over_shard(
+        self,
+        node: cst.For | cst.While,
+        begin: Callable[[], None],
+        own: bool = False,
+        source: cst.CSTNode | None = None,
+    ) -> None:
+        """Run a loop over a shard: until it is known what each location carries, then once for good."""
+        base = self._one_each(dict(self.state or {}))
+        self.state = dict(base)
+        self._bases.append(base)
+        self.loop = loop = Sharded(node, self.frame, len(self.diverged), own, source)
+        diverged = len(self.diverged)
+        self.sharded[node] = self.frame
+        written: dict[Location, None] = {}
+        with self.unrecorded():
+            for _ in range(2):
+                self.writes.append({})
+                self._iteration(node, begin, dict(self.state or base))
+                written |= self.writes.pop()
+        if node in self.around:
+            self.state, self.loop = dict(self._bases.pop()), None
+            del self.diverged[diverged:]
+            self.until_stable(node, begin, False)
+            return
+        self._of_lists(written, base)
+        there = {at[0] for at in base if isinstance(at[0], Obj) and at[0].kind != "instance"}
+        for at in [at for at in written if at not in base and at[0] in there]:
+            if not self._filled_later(at, base):
+                base[at] = EMPTY
+        self._of_classes(written, base)
+        for ref in {at[0]: None for at in written if at[1] == REST and at[0] in there}:
+            self._unkeyed(ref, base)
+        carried = dict.fromkeys(at for at in written if at in base)
+        self._anew = {
+            at for at in carried if (now := (self.state or {}).get(at)) is not None and now.refs - base[at].refs
+        }
+        starts: State = {}
+        with self.unrecorded():
+            for _ in range(_PASSES):
+                out = self._iteration(node, begin, self._start(base, carried, starts))
+                again = self._not_carried(carried, starts, base, out)
+                if not again:
+                    break
+        self._note_zeros(carried, base)
+        out = self._iteration(node, begin, self._start(base, carried, starts))
+        del self.diverged[diverged:]
+        self.loop, self.whole = None, loop.whole
+        self.state = self._left(node, base, out) if out is not None else None
+        self._bases.pop()
+
+    def _one_each(self, base: State) -> State:
+        """Let one container stand for those that a location may hold: made in ``__init__`` or in ``reset``."""
+        for at, value in list(base.items()):
+            held = [r for r in value.refs if isinstance(r, Obj) and r.cls is None and r.kind in (*_LISTS, "dict")]
+            plain = at[1] not in (REST, GROWN) and len({r.kind for r in held}) == 1
+            if len(held) < 2 or len(held) < len(value.refs) or not plain:
+                continue
+            first, *others = sorted(held, key=lambda r: self.script.line(r.site))
+            for key in dict.fromkeys(k for r in others for k in self.keys.get(r, ())):
+                for other in others:
+                    if (more := base.get((other, key))) is not None:
+                        known = base.get((first, key))
+                        base[first, key] = more if known is None else join(known, more)
+                        self.keys.setdefault(first, {})[key] = None
+            base[at] = replace(value, refs=frozenset([first]))
+        return base
+
+    def _note_zeros(self, carried: dict[Location, None], base: State) -> None:
+        """Note which locations begin at zero, or empty, each time that the loop is run."""
+        before = self.state
+        self.state = dict(base)
+        for at in carried:
+            owner = at[0] if isinstance(at[0], Obj) else None
+            inside = owner is not None and at[1] in (REST, GROWN, CONTENT)
+            zero = self._began_empty(owner) if inside and owner is not None else self._is_zero(base[at])
+            if not zero:
+                self.from_zero.discard(at)
+                self._never_zero.add(at)
+            elif at not in self._never_zero:
+                self.from_zero.add(at)
+        self.state = before
+
+    def _iteration(self, node: Any, begin: Callable[[], None], start: State) -> State | None:
+        """Run one iteration from ``start``; return what holds behind it, whatever way it went."""
+        self.state = start
+        flows = self.flows[-1]
+        outer = (flows.breaks, flows.continues)
+        flows.breaks, flows.continues = [], []
+        diverged = len(self.diverged)
+        begin()
+        if self.state is not None and not isinstance(node, cst.FunctionDef):
+            self.block(node.body)
+        out: State | None = self.state
+        for state in (*flows.continues, *flows.breaks):
+            out = merge(out, state)
+        flows.breaks, flows.continues = outer
+        del self.diverged[diverged:]
+        return out
+
+    def _of_classes(self, written: dict[Location, None], base: State) -> None:
+        """Let what iterations set on an object begin as its class has it."""
+        for at in [at for at in written if at not in base and isinstance(at[0], Obj) and at[0].cls is not None]:
+            if (held := self.member(at[0].cls, at[1])) is not None:
+                base[at] = held
+
+    def _of_lists(self, written: dict[Location, None], base: State) -> None:
+        """Let what a dict keeps for keys that iterations bring begin as it was given: ``setdefault(name, [0, 0])``."""
+        made = {at[0] for at in self.born}
+        todo = [at for at in written if at not in base]
+        for at in todo:
+            held = (self.state or {}).get(at)
+            if held is None or not held.refs or not held.refs <= made:
+                continue
+            base[at] = self.born.get(at, Value(refs=held.refs))
+            del written[at]  # there from the first, and the same object in each iteration
+            for ref in held.refs:
+                self._as_born(ref, written, base)
+
+    def _as_born(self, ref: Obj, written: dict[Location, None], base: State) -> None:
+        """Let an object that iterations make begin as it was made, with what it held then."""
+        for name in self.keys.get(ref, ()):
+            held = self.born.get((ref, name))
+            if held is None:
+                continue
+            base[ref, name] = held
+            if held.refs:
+                written.pop((ref, name), None)
+            for inner in held.refs:
+                if isinstance(inner, Obj):
+                    self._as_born(inner, written, base)
+
+    def _filled_later(self, at: Location, base: State) -> bool:
+        """Let the lists that iterations put into a dict under new keys be there from the first, and empty.
+
+        Tell whether ``at`` is such a place: ``history.setdefault(name, []).append(loss)``.
+        """
+        held = (self.state or {}).get(at)
+        lists = [r for r in held.refs if isinstance(r, Obj) and r.kind in _LISTS] if held is not None else []
+        if at[0].kind != "dict" or at[1] in (REST, GROWN) or not lists or len(lists) < len(held.refs):  # type: ignore[union-attr]
+            return False
+        rest = base.get((at[0], REST), EMPTY)
+        base[at[0], REST] = join(rest, Value(refs=frozenset(lists), zero=True))
+        self.keys.setdefault(at[0], {})[REST] = None
+        for ref in lists:
+            base.setdefault((ref, GROWN), EMPTY)
+        return True
+
+    def _unkeyed(self, ref: Obj, base: State) -> None:
+        """Keep what an object holds under keys that are known with the rest: an iteration sets any of them."""
+        known = [at for at in base if at[0] is ref and at[1].startswith("[") and at[1] not in (REST, GROWN)]
+        if known and not any(base[at].refs or base[at].items for at in known):
+            held = [base.pop(at) for at in known]
+            rest = base.get((ref, REST))
+            base[ref, REST] = joined(held if rest is None or rest.name == "empty" else [*held, rest])
+
+    def _start(self, base: State, carried: dict[Location, None], starts: State) -> State:
+        """Return the state in which an iteration begins: what is carried stands for itself."""
+        state = dict(base)
+        for at in carried:
+            if at in starts:
+                state[at] = whole.handed_on(self, at, starts[at])
+                continue
+            held = base[at]
+            kinds = {ref.kind for ref in held.refs if isinstance(ref, Obj)}
+            if held.place.kind is Kind.SHARD:
+                state[at] = held
+            elif held.refs and kinds <= {"foreign"}:
+                zero = self._zero(held)
+                state[at] = Value(self._carries(at), zero=zero or held.zero, scalar=held.scalar)
+            elif held.refs and kinds <= set(_LISTS):
+                state[at] = held
+                self._grows(held, at, state)
+            elif (held.refs and kinds == {"instance"}) or (held.refs and kinds == {"dict"} and at in self._anew):
+                state[at] = held
+                for ref in held.refs:
+                    self._fields_carried(ref, at, state)
+            elif held.refs or held.items is not None:
+                state[at] = held
+            else:
+                state[at] = replace(held.at(self._carries(at)), name="")
+        for ref in {at[0]: None for at in carried if at[1] == GROWN and isinstance(at[0], Obj)}:
+            if (ref, GROWN) not in starts and state[ref, GROWN].place.at is None:
+                held = base[ref, GROWN]
+                state[ref, GROWN] = Value(Place(Kind.RUN, (ref, GROWN)), refs=held.refs)
+        return state
+
+    def _grows(self, held: Value, at: Any, state: State) -> None:
+        for ref in held.refs:
+            state[ref, GROWN] = Value(Place(Kind.RUN, at))
+            self.keys.setdefault(ref, {})[GROWN] = None
+
+    def _fields_carried(self, ref: Obj, at: Location, state: State) -> None:
+        """Let the fields of an object carry, to which a name is bound anew in each iteration: ``stats = stats + x``."""
+        for name, held in self.fields(ref):
+            held = state.get((ref, name), held)
+            kinds = {r.kind for r in held.refs if isinstance(r, Obj)}
+            if held.refs and kinds <= set(_LISTS):
+                self._grows(held, (at, name), state)
+            elif not held.refs and held.items is None and held.place.kind in (Kind.SAME, Kind.COUNT):
+                state[ref, name] = replace(held.at(Place(Kind.RUN, (at, name))), name="")
+                if self._is_zero(held):
+                    self.from_zero.add((at, name))
+
+    def _carries(self, at: Location) -> Place:
+        return Place(Kind.RUN, at, counts=at in self._counting)
+
+    def _not_carried(self, carried: dict[Location, None], starts: State, base: State, out: State | None) -> bool:
+        """Find the locations that are set anew in each iteration; tell whether there are more than were known."""
+        more = False
+        self.state = out
+        for at in carried:
+            value = (out or {}).get(at)
+            if value is not None and value.place.untouched and value.place.at == at and not value.refs:
+                start = Value(base[at].place, scalar=base[at].scalar)  # set to what all ranks hold, if at all
+                more = more or starts.get(at) != start
+                starts[at] = start
+                continue
+            if value is not None and value.place.adds == {"fires"} and value.place.at == at and not value.refs:
+                start = Value(base[at].place, scalar=base[at].scalar)  # as often as in the serial script
+                more = more or starts.get(at) != start
+                starts[at] = start
+                continue
+            if value is None or self._accumulates(at, value):
+                place = value.place if value is not None else SAME
+                alike = {"same", "scaled", "decayed"} if self.shards.parts else {"same", "scaled"}
+                counts = place.kind is Kind.RUN and place.adds <= alike
+                if counts and bool(place.adds) and at not in self._counting and base[at].place.uniform:
+                    self._counting.add(at)
+                    starts.clear()  # what is computed with it is another thing now
+                    return True
+                if not counts and at in self._counting:
+                    self._counting.discard(at)
+                    more = True
+                continue
+            known = starts.get(at, base[at])
+            start = join(known, value if value.place.kind is not Kind.RUN else value.at(ENTRY))
+            start = whole.unmarked(start)
+            if starts.get(at) != start:
+                starts[at] = start
+                more = True
+        return more
+
+    def _accumulates(self, at: Location, value: Value) -> bool:
+        place = value.place
+        if place.kind in (Kind.RUN, Kind.EXTREME) and place.at == at:
+            return True
+        kept = [
+            v
+            for ref in value.refs
+            if isinstance(ref, Obj) and (ref.kind == "instance" or (ref.kind == "dict" and at in self._anew))
+            for v in self._fields_now(ref, at)
+        ]
+        if kept:
+            return True
+        grown = [(ref, GROWN) for ref in value.refs if isinstance(ref, Obj) and ref.kind in _LISTS]
+        held = [(self.state or {}).get(g) for g in grown]
+        return bool(held) and all(h is not None and h.place.at == at for h in held)
+
+    def _fields_now(self, ref: Obj, at: Location) -> list[str]:
+        """Return the fields of an object that go on from those of the one to which ``at`` was bound before."""
+        found = []
+        for name, held in self.fields(ref):
+            lists = [
+                v for r in held.refs if isinstance(r, Obj) and (v := (self.state or {}).get((r, GROWN))) is not None
+            ]
+            if any(v.place.kind is Kind.RUN and v.place.at == (at, name) for v in (held, *lists)):
+                found.append(name)
+        return found
+
+    # -- behind the loop ---------------------------------------------------------------------------------------------
+
+    def _left(self, node: cst.For | cst.While, base: State, out: State) -> State:
+        """Return the state behind a loop over a shard: what it has written is serial now, or unknown."""
+        state = dict(out)
+        self.state = state
+        touched = [at for at in out if at not in base or out[at] is not base[at]]
+        self._last_places = {at: out[at].place for at in touched}
+        found = paths(self, self.frame, base)
+        # First the names of lists, which reduce their entries; last what is computed anew of sums that are reduced.
+        for at in sorted(touched, key=lambda at: (out[at].place.kind is Kind.RATIO, at[1] == GROWN)):
+            value, before = out[at], base.get(at)
+            if at[1] == GROWN and state[at].reduced and not value.reduced:
+                continue
+            result = self._behind(node, at, value, before, found)
+            if self.whole is not None:
+                state[at] = whole.behind(self.whole, at, result if result is not None else value)
+            elif result is not None:
+                state[at] = result
+        return state
+
+    def _behind(
+        self, node: Any, at: Location, value: Value, before: Value | None, found: dict[Any, list[Path]]
+    ) -> Value | None:
+        """Return what ``at`` holds behind the loop, with the reduction that makes it so."""
+        place = value.place
+        if self.whole is not None and whole.inexact(place):
+            return None
+        if isinstance(at[0], Obj) and isinstance(place.at, tuple) and self._moved(at, place.at):
+            before = self._before_of(place.at)
+            place = replace(place, at=at)
+            value = replace(value, place=place)
+        if before is not None and before.const is None and "joined" in place.adds:
+            before = EMPTY  # the first iteration makes it
+        if before is not None and before.const is None and any(map(self._made_late, value.refs)):
+            return value.at(unknown(node, "the first iteration makes it, and others add to it", at))
+        if place.untouched and place.at == at:
+            return before
+        if place.at == at and place.adds in ({"scaled"}, {"fires"}, {"fraction"}):
+            return value.at(SAME)
+        if place.at == at and "reset" in place.adds and not place.adds & _ODD:
+            return Value(replace(place, adds=place.adds - {"reset"}), scalar=value.scalar)  # this rank's window goes on
+        if place.kind is Kind.ENTRY:
+            return self._last(node, at, value, found)
+        if place.kind is Kind.RUN and at[1] == GROWN and isinstance(place.at, tuple) and place.at[0] is not at[0]:
+            return None  # of a list that a name was given anew; see below
+        if (inner := self._rebound(value, at)) is not None:
+            return self._reduce(node, at, value, before, found, inner)
+        if place.kind in (Kind.RUN, Kind.EXTREME):
+            if place.at != at:
+                return value.at(unknown(node, "it is computed from what this rank has added up so far", at))
+            return self._reduce(node, at, value, before, found, place)
+        if isinstance(place.at, Quotient) and (anew := self._computed_anew(node, at, place.at, found)) is not None:
+            return anew
+        if place.kind is Kind.RATIO and self.whole is not None:
+            return None
+        if place.kind is Kind.RATIO and (path := next(iter(found.get(at, ())), None)) is not None:
+            made = Exit(node, path, "average", False, scalar=True)
+            self.exits[made] = None
+            return Value(SAME, scalar=True, pending=frozenset([made]), reduced=True)
+        if place.kind in (Kind.MIX, Kind.RATIO):
+            return value.at(unknown(node, "it is computed from what this rank has added up so far", at))
+        return None
+
+    def _computed_anew(self, node: Any, at: Location, quotient: Quotient, found: dict[Any, list[Path]]) -> Value | None:
+        """Return what a mean so far is behind the loop: computed once more, of the sums of all ranks."""
+        path = next(iter(found.get(at, ())), None)
+        texts, pending = [], frozenset[Any]()
+        for part in (quotient.over, quotient.under):
+            now = (self.state or {}).get(part.at)
+            named = [p for p in found.get(part.at, ()) if path is not None and p.each == path.each]
+            if now is None or not named or not now.reduced or self._last_places.get(part.at) != part:
+                return None
+            texts.append(named[0].text)
+            pending |= now.pending
+        assert path is not None
+        made = Exit(node, path, "quotient", False, scalar=True, of=(texts[0], texts[1]))
+        self.exits[made] = None
+        return Value(SAME, scalar=True, pending=pending | {made}, reduced=True)
+
+    def _made_late(self, ref: Any) -> bool:
+        """Tell whether the loop has made an array that holds what this rank has computed."""
+        held = (self.state or {}).get((ref, CONTENT)) if isinstance(ref, Obj) and ref.kind == "foreign" else None
+        return held is not None and (ref, CONTENT) not in self._before_loop and held.place.kind is not Kind.SAME
+
+    def _moved(self, at: Location, origin: Any) -> bool:
+        """Tell whether ``at`` is a field of the object that a name is bound to now, and ``origin`` that field of it."""
+        outer, name = origin
+        held = (self.state or {}).get(outer) if isinstance(outer, tuple) else None
+        return name == at[1] and held is not None and at[0] in held.refs
+
+    def _before_of(self, origin: Any) -> Value | None:
+        outer, name = origin
+        held = self._before_loop.get(outer)
+        refs = [r for r in held.refs if isinstance(r, Obj)] if held is not None else []
+        return self._before_loop.get((refs[0], name)) if refs else None
+
+    def _rebound(self, value: Value, at: Location) -> Place | None:
+        """Return the placement of a list that a name was given anew in each iteration: ``x = x + [y]``."""
+        for ref in value.refs:
+            held = (self.state or {}).get((ref, GROWN)) if isinstance(ref, Obj) else None
+            if held is None or held.place.kind is not Kind.RUN or not held.place.adds:
+                continue
+            origin = held.place.at
+            if origin == at or (isinstance(at[0], Obj) and isinstance(origin[0], tuple) and self._moved(at, origin)):
+                return held.place
+        return None
+
+    def averaged(self, node: cst.For, before: State) -> None:
+        """Make the numbers that a loop has left the means over the ranks, each of which has found others."""
+        found = paths(self, self.frame, before)
+        for at, value in list((self.state or {}).items()):
+            listed = at[1] == GROWN and isinstance(at[0], Obj) and at[0].kind == "list"
+            if before.get(at) == value or not value.scalar or value.refs or not (listed or isinstance(at[0], Frame)):
+                continue
+            path = next(iter(found.get(at[0] if listed else at, ())), None)
+            if path is not None:
+                made = Exit(node, path, "average", False, "list" if listed else "", listed, scalar=True)
+                self.exits[made] = None
+                self.write(at, Value(SAME, scalar=True, pending=frozenset([made]), reduced=True))
+
+    def _last(self, node: Any, at: Location, value: Value, found: dict[Any, list[Path]]) -> Value | None:
+        """Return what a location holds that each iteration sets anew: the last number is shown as the ranks' mean."""
+        named = at[0] is self.frame or (isinstance(at[0], Obj) and at[0].kind == "instance")
+        if not named or not value.scalar or value.refs:
+            return None
+        path = next(iter(found.get(at, ())), None)
+        if path is None:
+            return None
+        made = Exit(node, path, "average", False, scalar=True)
+        self.exits[made] = None
+        return Value(SAME, scalar=True, pending=frozenset([made]), reduced=True)
+
+    def _reduce(
+        self, node: Any, at: Location, value: Value, before: Value | None, found: dict[Any, list[Path]], place: Place
+    ) -> Value:
+        """Return what ``at`` holds once a reduction behind the loop has made it serial."""
+        how = self._how(at, value, place)
+        if self.shards.parts and how == "gather" and (node not in self.over or node in self.nameless):
+            how = unknown(node, "no line behind the loop can name the loader whose samples it keeps", at)
+        if isinstance(how, Place):
+            return value.at(how) if how != SAME else replace(value, place=SAME)
+        if how == "average" and self.whole is not None:
+            return value.at(unknown(node, whole.MEAN, at))
+        owner = at[0] if isinstance(at[0], Obj) else None
+        inside = owner is not None and at[1] in (REST, GROWN, CONTENT)
+        zero = (
+            self._began_empty(owner)
+            if inside and owner is not None
+            else bool(before is not None and self._is_zero(before))
+        )
+        counts = place.adds <= {"same", "scaled"} and not zero and how == "total" and not inside
+        if counts and self.whole is None:
+            self.counters.update((node, path.text) for path in found.get(at, [])[:1])
+            return Value(COUNT, scalar=value.scalar)  # steps so far: all ranks hold the same number
+        if owner is not None and owner.kind == "instance" and self.fixed(owner.cls):
+            if how != "total" or not found.get(owner):
+                return value.at(unknown(node, "no line behind the loop can set what its class fixes", at))
+            made = Exit(node, found[owner][0], how, False, "instance", at=at)
+            self.exits[made] = None
+            return Value(SAME, scalar=value.scalar, pending=frozenset([made]), reduced=True)
+        options = found.get(owner if inside else at, [])
+        if not options:
+            return value.at(unknown(node, "what the loop adds up is kept where no line behind it can name it", at))
+        if options[0].late and not zero and how in ("total", "gather"):
+            text = "some of what goes on may be new: no line can tell what there was before"
+            return value.at(unknown(node, text, at))
+        kind = next((r.kind for r in value.refs if isinstance(r, Obj)), "") if not inside else owner.kind  # type: ignore[union-attr]
+        shared = inside and owner is not None and self._holders(owner) > 1
+        if inside and owner is not None and owner.kind != "dict" and (around := self._dict_at(options[0], found)):
+            kind, zero = "dict", self._began_empty(around)
+            shared = self._holders(around) > 1
+        if inside and options[0].text.isidentifier() and not options[0].named:
+            shared = True  # a variable of a function or module around this one: its object stays
+        if owner is not None and owner.name.endswith(("Variable", ".add_weight")):
+            kind = "variable"
+        if owner is not None and rules.of_function(owner.name) is Row.STATE:
+            kind = "metric"
+        ordered = "ordered" in place.adds
+        if how == "gather" and "joined" in place.adds:
+            zero = before is not None and self._is_empty(before)
+        made = Exit(node, options[0], how, zero, kind, inside, bool(value.scalar), shared, ordered, at=at)
+        self.exits[made] = None
+        pending = frozenset([made])
+        self._settle(value, pending, frozenset() if inside else value.refs)
+        if place.adds == {"placed"}:
+            means = unknown(node, "each of its entries is the mean over the ranks of those of one iteration", at)
+            return Value(replace(means, adds=frozenset({"means"})), pending=pending, reduced=True)
+        if not inside and value.refs and how == "gather":
+            for ref in value.refs:
+                if isinstance(ref, Obj):
+                    self.write((ref, GROWN), Value(SAME, pending=pending, reduced=True))
+            return replace(value, place=SAME, pending=pending, reduced=True)
+        return Value(SAME, refs=value.refs, scalar=value.scalar, pending=pending, reduced=True)
+
+    def _dict_at(self, path: Path, found: dict[Any, list[Path]]) -> Obj | None:
+        """Return the dict that ``path`` names, where what it holds is reduced with it."""
+        named = [at for at, known in found.items() if known[0].text == path.text and isinstance(at, Obj)]
+        return next((at for at in named if at.kind == "dict"), None)
+
+    def _holders(self, owner: Obj) -> int:
+        """Return how many locations hold ``owner``."""
+        return sum(owner in value.refs for value in (self.state or {}).values())
+
+    def _how(self, at: Location, value: Value, place: Place) -> How | Place:
+        """Return the reduction for what a loop has written, or why there is none."""
+        node = self.script.module
+        if self.shards.parts:
+            return self._how_parts(
+                at, place, at[1] == GROWN or (bool(value.refs) and self._rebound(value, at) is not None)
+            )
+        if place.kind is Kind.EXTREME:
+            if len(place.adds) == 1:
+                return "maximum" if "max" in place.adds else "minimum"
+            return unknown(node, "it is the greatest and the least entry by turns", at)
+        listed = at[1] == GROWN or (bool(value.refs) and self._rebound(value, at) is not None)
+        bad = place.adds - {"entry", "same", "reset", "ordered"}
+        if listed:
+            return unknown(node, "what it keeps of each iteration is itself a sum so far", at) if bad else "gather"
+        if bad == {"part"} and not listed and "entry" not in place.adds:
+            return "average"  # a mean: each rank has divided by the length of its shard
+        if place.adds == {"joined"}:
+            return "gather"
+        if bad == {"mean"} or ("decayed" in bad and bad <= {"decayed", "scaled"}):
+            return "average"  # a running mean; or a recurrence, near what the serial one is
+        if not bad - {"scaled"}:
+            return "total"
+        if bad == {"stored"} and place.adds == {"stored"}:
+            owner = at[0]
+            if isinstance(owner, Obj) and owner.kind == "dict":
+                return "gather"
+            return "total"  # each rank has set entries of its own samples
+        if bad == {"placed"} and place.adds == {"placed"}:
+            return "average"  # an entry for each iteration
+        return unknown(node, "what each rank has kept in it cannot be added up", at)
+
+    def _how_parts(self, at: Location, place: Place, listed: bool) -> How | Place:
+        how = parts.how(place.adds, listed) if place.kind is Kind.RUN else "?"
+        if how == "?":
+            return unknown(self.script.module, "the parts that the ranks have of it neither add up nor average", at)
+        return how if how else SAME  # type: ignore[return-value]
+
+    def _began_empty(self, owner: Obj) -> bool:
+        """Tell whether an object was empty, or all zeros, when the loop began."""
+        base = self._before_loop
+        held = {k: v for k in self.keys.get(owner, ()) if (v := base.get((owner, k))) is not None}
+        entries = [v for k, v in held.items() if k.startswith("[") or k == CONTENT]
+        return all(self._is_zero(v) for v in entries)
+
+    @property
+    def _before_loop(self) -> State:
+        return self._bases[-1] if self._bases else {}
+
+    def is_first(self, value: Value) -> bool:
+        """Tell whether ``value`` is what a loop carries from a None: ``x if total is None else total + x``."""
+        held = self._before_loop.get(value.place.at) if value.place.untouched else None
+        return held is not None and held.const is None
+
+    def _is_zero(self, value: Value) -> bool:
+        if value.const is None:
+            return True
+        if (value.zero and not value.refs) or value.place.kind is Kind.RUN:
+            return True  # what an earlier loop left is this rank's own part
+        objects = [ref for ref in value.refs if isinstance(ref, Obj)]
+        return bool(objects) and all(self._empty(ref) for ref in objects)
+
+    def _is_empty(self, value: Value) -> bool:
+        """Tell whether an array has no entries."""
+        if value.const is None or value.const == () or value.name == "empty":
+            return True
+        held = [self._before_loop.get((r, CONTENT)) for r in value.refs if isinstance(r, Obj)]
+        return bool(held) and all(v is not None and v.const == () for v in held)
+
+    def _empty(self, ref: Obj) -> bool:
+        held = [v for k, v in self.fields(ref) if k.startswith("[") or k == CONTENT]
+        before = [self._before_loop.get((ref, k)) for k in self.keys.get(ref, ()) if k.startswith("[") or k == CONTENT]
+        known = [v for v in before if v is not None] if self._before_loop else held
+        return all(v.zero for v in known)
+
+    def _settle(self, value: Value, pending: frozenset[Any], but: frozenset[Any]) -> None:
+        """Make what the objects in a gathered list hold serial, too: they are those of all ranks."""
+        for ref in self.reachable([replace(value, items=None)]):
+            if ref in but:
+                continue
+            for key, held in self.fields(ref):
+                if held.place.kind is Kind.ENTRY:
+                    self.write(
+                        (ref, key), Value(SAME, refs=held.refs, scalar=held.scalar, pending=pending, reduced=True)
+                    )
+
+
+__all__ = ["NOTHING", "Exit", "Loops"]

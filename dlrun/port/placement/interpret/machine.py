@@ -1,0 +1,334 @@
+"""The machine under the abstract run: its state, its frames, and what it records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+
+from dlrun.port.placement.shards import Shards
+from dlrun.port.placement.store import CONTENT, GROWN, REST, Bound, Frame, Location, Method, Obj, State
+from dlrun.port.placement.values import ANY, EMPTY, INDEX, NOTHING, SAME, Kind, Place, Value, combine, join
+from dlrun.port.program.script import Script
+
+BUDGET = 150_000  # nodes that one run may evaluate
+DEPTH = 24  # calls within calls
+
+
+class LostError(Exception):
+    """The budget is spent."""
+
+
+@dataclass(eq=False)
+class Sharded:
+    """A loop over a shard that is being run: whose iterations the placements in it are about."""
+
+    node: cst.CSTNode
+    frame: Frame
+    outer: int  # how many tests had diverged before it
+    own: bool = False  # whether it goes through a shard itself, and not through what its body draws
+    whole: cst.CSTNode | None = None  # the loader whose batches are sharded as they are
+    inner: int = 0  # how deep in loops whose number of iterations differs between ranks
+
+
+@dataclass(eq=False)
+class Sink:
+    """A call that shows, writes or keeps, and whether all ranks come to it together."""
+
+    call: cst.Call
+    shows: tuple[cst.BaseExpression, ...]
+    loop: Sharded | None
+    diverged: tuple[cst.CSTNode, ...]
+    kept: bool = False
+
+
+@dataclass(eq=False)
+class Tested:
+    """A test of a branch or a loop."""
+
+    node: cst.If | cst.While | cst.IfExp | cst.Assert
+    loop: Sharded | None
+    diverged: tuple[cst.CSTNode, ...]
+
+
+@dataclass(eq=False)
+class Flows:
+    """The states that leave a loop or a function early."""
+
+    breaks: list[State] = field(default_factory=list)
+    continues: list[State] = field(default_factory=list)
+    returns: list[tuple[Value, State]] = field(default_factory=list)
+    yields: list[Value] = field(default_factory=list)
+    yielded: State | None = None  # what holds where it yields
+    drawn: bool = False  # whether it yields in a loop over a shard
+
+
+class Machine:
+    """Holds the state of the abstract run."""
+
+    def __init__(self, script: Script, shards: Shards) -> None:
+        """Begin with an empty module."""
+        self.script = script
+        self.shards = shards
+        self.alias = script.alias
+        self.module = Frame(script.module, None)
+        self.frame = self.module
+        self.state: State | None = {}
+        self.stack: list[Frame] = [self.module]
+        self.flows: list[Flows] = [Flows()]
+        self.loop: Sharded | None = None
+        self.diverged: list[cst.CSTNode] = []
+        self.recording = True
+        self.writes: list[dict[Location, None]] = []
+        self.seen: dict[cst.CSTNode, list[Value]] = {}
+        self.sinks: dict[cst.Call, list[Sink]] = {}
+        self.tests: dict[cst.CSTNode, list[Tested]] = {}
+        self.sharded: dict[cst.CSTNode, Frame] = {}  # the loops over shards that were run
+        self.steered: dict[cst.BaseExpression, None] = {}  # what rates are set to in a loop over a shard
+        self.losses: dict[cst.Call, Place] = {}  # where gradients begin
+        self.made_apart: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # formatted texts, by the tests they are under
+        self.apart_at: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # statements that ranks run apart, by the tests
+        self.cadenced = 0  # how deep under tests that all ranks pass as often as the serial script
+        self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
+        self.used: set[Any] = set()  # the exits whose results are read
+        self.forced: dict[cst.BaseExpression, Sharded] = {}  # numbers of a part that are made those of the iteration
+        self.steers: set[cst.CSTNode] = set()  # the tests by which a loss is made that ranks answer differently
+        self.refused: dict[cst.CSTNode, str] = {}  # loaders whose batches cannot be sharded whole, and why
+        self.within_whole: dict[cst.CSTNode, dict[cst.CSTNode, None]] = {}  # what goes through such batches, and whose
+        self.gone_through: dict[cst.CSTNode, set[cst.CSTNode]] = {}  # the loops that go through the batches of a loader
+        self.lost: cst.CSTNode | None = None
+        self.guards: list[tuple[Location, str, str]] = []  # of branches on `value > best`: best, max, the value's text
+        self.keys: dict[
+            Any, dict[str, None]
+        ] = {}  # of each frame and object, the names under which it ever kept something
+        self.playing = 0  # how deep in loops that play episodes
+        self.hooks: dict[Any, None] = {}  # the functions that forward passes run
+        self.trained: set[Obj] = set()  # the variables for which gradients are taken
+        self.looping = 0  # how deep in loops and comprehensions
+        self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
+        self.anew: dict[Obj, dict[Obj, list[tuple[str, Value]]]] = {}  # what defaultdicts make, and what that holds
+        self._spent = 0
+        self._frames: dict[tuple[Any, ...], Frame] = {}
+        self._objects: dict[tuple[Any, ...], Obj] = {}
+
+    @property
+    def index(self) -> Place:
+        """The placement of the number of an iteration over a shard."""
+        return SAME if self.shards.parts else INDEX
+
+    @property
+    def apart(self) -> bool:
+        """Whether the ranks may come here more or less often than others within an iteration."""
+        return self.playing > 0 or (
+            self.loop is not None and (self.loop.inner > 0 or len(self.diverged) > self.loop.outer)
+        )
+
+    # -- bookkeeping ---------------------------------------------------------------------------------------------
+
+    def spend(self, node: cst.CSTNode) -> None:
+        """Count one evaluated node."""
+        self._spent += 1
+        if self._spent > BUDGET:
+            self.lost = self.lost or node
+            raise LostError
+
+    def note(self, node: cst.CSTNode, value: Value) -> None:
+        """Keep what ``node`` was."""
+        if self.recording:
+            found = self.seen.setdefault(node, [])
+            if value not in found:
+                if len(found) < 8:
+                    found.append(value)
+                else:
+                    found[-1] = join(found[-1], value)
+
+    def seen_last(self, node: cst.CSTNode) -> Value:
+        """Return what ``node`` was when it was evaluated last."""
+        return next(reversed(self.seen.get(node, ())), ANY)
+
+    def frame_of(self, *key: Any, function: cst.CSTNode, parent: Frame | None) -> Frame:
+        """Return the frame of a call, the same one each time that this call is run from the same frame."""
+        if key not in self._frames:
+            self._frames[key] = Frame(function, parent, looped=self.looping > 0)
+        return self._frames[key]
+
+    def new(self, kind: str, site: cst.CSTNode, tag: str = "", **more: Any) -> Obj:
+        """Return the object that ``site`` makes, with nothing in it."""
+        key = (kind, site, self.frame, tag, more.get("cls"))
+        if key not in self._objects:
+            self._objects[key] = Obj(kind, site, self.frame, looped=self.looping > 0, **more)
+        made = self._objects[key]
+        if self.state is not None:
+            for name in self.keys.get(made, ()):
+                self.state.pop((made, name), None)
+        if kind in ("list", "set", "deque", "dict"):
+            self.write((made, REST if kind == "dict" else GROWN), EMPTY)
+        return made
+
+    def force(self, node: cst.BaseExpression | None, value: Value) -> Value:
+        """Return ``value``, a number of this rank's part, as that of the iteration, which ``node`` is made to be."""
+        if node is None or self.apart or self.loop is None:
+            return value
+        if self.recording:
+            self.forced[node] = self.loop
+        return value.at(SAME)
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Record nothing meanwhile: what is found is not final."""
+        before, self.recording = self.recording, False
+        try:
+            yield
+        finally:
+            self.recording = before
+
+    # -- locations -----------------------------------------------------------------------------------------------
+
+    def read(self, location: Location, default: Value | None = None) -> Value | None:
+        """Return what ``location`` holds."""
+        if self.state is None:
+            return default
+        value = self.state.get(location, default)
+        if value is not None and value.pending and self.recording:
+            self.used.update(value.pending)
+        return value
+
+    def write(self, location: Location, value: Value) -> None:
+        """Set ``location`` to ``value``."""
+        if self.state is not None:
+            self.state[location] = value
+            self.keys.setdefault(location[0], {})[location[1]] = None
+            for each in self.writes:
+                each[location] = None
+
+    def home(self, name: str) -> Frame | None:
+        """Return the frame whose variable ``name`` is, seen from the frame that runs."""
+        frame: Frame | None = self.frame
+        if frame is not None and name in frame.declared:
+            return frame.declared[name]
+        while frame is not None:
+            own = frame is self.frame or not isinstance(frame.function, cst.ClassDef)
+            if own and self.state is not None and (frame, name) in self.state:
+                return frame
+            frame = frame.parent
+        return None
+
+    def root(self, frame: Frame) -> Frame:
+        """Return the frame of the module in which ``frame`` is."""
+        while frame.parent is not None:
+            frame = frame.parent
+        return frame
+
+    # -- what a value holds --------------------------------------------------------------------------------------
+
+    def content(self, value: Value) -> Place:
+        """Return the placement of a value with all that its objects hold, as a function of it would see it."""
+        if value.items is not None:
+            return combine([value.place, *map(self.content, value.items)])
+        if not any(isinstance(ref, Obj) for ref in value.refs):
+            return value.place
+        held = [v for v in self.held(value) if not v.refs and (v.items is None or v.items)]
+        places = [flat(v) for v in held]
+        if {p.kind for p in places} == {Kind.SAME, Kind.COUNT} and value.place.kind is Kind.SAME:
+            counted = [p for p in places if p.kind is Kind.COUNT]
+            beside = [v for v, p in zip(held, places, strict=True) if p.kind is Kind.SAME and _may_be_shown(v)]
+            if beside and counted:
+                return Place(Kind.COUNT, at="mixed")  # counts beside serial numbers
+        return combine([value.place, *(flat(v) for v in self.held(value))])
+
+    def held(self, value: Value) -> list[Value]:
+        """Return what the objects of ``value`` hold, as deep as they go; what was pending there is read."""
+        if self.state is None:
+            return []
+        found = [v for ref in self.reachable([value]) for _, v in self.fields(ref)]
+        if self.recording:
+            for v in found:
+                self.used.update(v.pending)
+        return [v for v in found if v.place.kind is not Kind.SHARD and v.name != "empty"]
+
+    def one_run(self, value: Value) -> Place | None:
+        """Return the run that ``value`` holds, if that is all: the sum of a histogram is linear in it."""
+        if not value.refs and value.place.kind is not Kind.RUN:
+            return None
+        places = {v.place for v in self.held(value)} | ({value.place} - {SAME})
+        runs = [p for p in places if p.kind is Kind.RUN]
+        return runs[0] if len(runs) == 1 and len(places - {SAME}) == 1 else None
+
+    def serial(self, value: Value) -> bool:
+        """Tell whether ``value``, or what it holds, is made of what a reduction made serial."""
+        return (
+            value.reduced
+            or any(v.reduced for v in value.items or ())
+            or (any(isinstance(r, Obj) for r in value.refs) and any(v.reduced for v in self.held(value)))
+        )
+
+    def entries(self, value: Value) -> Value:
+        """Return what one of the entries of ``value`` is."""
+        if value.items is not None:
+            return _joined(value.items)
+        found: Value | None = None
+        for ref in value.refs:
+            if isinstance(ref, Obj):
+                for key, _ in self.fields(ref):
+                    held = self.read((ref, key)) if key.startswith("[") else None
+                    if held is not None and held.name != "empty":
+                        found = join(found, self.entry_of(held, key))
+                if ref.kind == "foreign":
+                    inner = self.read((ref, CONTENT)) or ANY
+                    found = join(found, Value(place=combine([value.place, inner.place]), reduced=inner.reduced))
+        if found is None:
+            place = value.place if value.place.kind not in (Kind.SHARD, Kind.RUN) else Place(Kind.ENTRY)
+            return Value(place=place, reduced=value.reduced)
+        return found
+
+    def entry_of(self, held: Value, key: str) -> Value:
+        """Return one entry of what is kept under ``key``: of this rank's list of entries so far, an entry."""
+        if held.place.kind is Kind.RUN and key == GROWN and held.place.adds:
+            return held.at(Place(Kind.ENTRY))
+        return held
+
+    def fields(self, owner: Any) -> list[tuple[str, Value]]:
+        """Return what ``owner`` holds, by name."""
+        state = self.state or {}
+        return [(key, state[owner, key]) for key in self.keys.get(owner, ()) if (owner, key) in state]
+
+    def reachable(self, roots: list[Value]) -> list[Obj]:
+        """Return the objects that can be reached from ``roots``, each once."""
+        found: dict[Obj, None] = {}
+        todo = list(roots)
+        while todo:
+            value = todo.pop()
+            todo.extend(value.items or ())
+            for ref in value.refs:
+                if isinstance(ref, (Bound, Method)):
+                    todo.append(ref.receiver)
+                elif isinstance(ref, Obj) and ref not in found:
+                    found[ref] = None
+                    todo.extend(v for _, v in self.fields(ref))
+        return list(found)
+
+    def grown(self, value: Value) -> list[Location]:
+        """Return the locations of lists and sets in ``value`` that this rank's iterations have filled so far."""
+        places = [(ref, GROWN) for ref in value.refs if isinstance(ref, Obj)]
+        known = self.state or {}
+        return [at for at in places if at in known and known[at].place.kind is Kind.RUN]
+
+
+def _may_be_shown(value: Value) -> bool:
+    """Tell whether a value that all ranks hold may be a number: no text, no None."""
+    return value.const is NOTHING or isinstance(value.const, (int, float))
+
+
+def flat(value: Value) -> Place:
+    """Return the placement of a value with that of its items."""
+    return value.place if value.items is None else combine([value.place, *map(flat, value.items)])
+
+
+def _joined(values: tuple[Value, ...]) -> Value:
+    found: Value | None = None
+    for value in values:
+        found = join(found, value)
+    return found or ANY

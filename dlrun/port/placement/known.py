@@ -1,0 +1,108 @@
+"""Turns what is known about a script into what the abstract run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Edit
+from dlrun.port.facts import Evaluation, Facts, ScriptFacts
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.models.kinds import plays
+from dlrun.port.facts.numbers.scalars import Scalars
+from dlrun.port.placement.shards import Shards
+
+_MADE = ("loader", "iterable", "indices", "stretch")
+
+
+def shards_of_keras(facts: KerasFacts, steps: Iterable[Edit]) -> Shards:
+    """Return where the batches of the loops around ``train_on_batch()`` come from."""
+    from dlrun.port.steps.counts.keras_loops import shared
+
+    divided, counted = _counts(facts, steps)
+    return Shards(
+        made=frozenset(facts.iterated),
+        loops=frozenset(shared(facts)),
+        training=frozenset(facts.loops),
+        divided=divided,
+        counted=counted,
+        kind=facts.kinds.of,
+    )
+
+
+def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] = ()) -> Shards:
+    """Return where the batches of a script come from; ``steps`` are the edits that divide or restore step counts.
+
+    ``shared`` are the evaluations whose batches are sharded as they are.
+    """
+    from dlrun.port.steps.shard.full import partial_sums
+
+    whole = [e.source for e in shared]
+    divided, counted = _counts(facts, steps)
+    session = getattr(facts, "style", "") == "session"
+    return Shards(
+        made=frozenset([*(f.node for f in facts.feeds if f.how in _MADE), *whole]),
+        whole=frozenset(whole),
+        turns={e.source: e.trains for e in shared if e.trains is not None},
+        named={f.node: f.names for f in facts.feeds if f.how == "named"},
+        loops=frozenset(facts.innermost),
+        training=frozenset(facts.loops),
+        drawing=frozenset(f.node for f in facts.feeds if f.how == "turns"),
+        divided=divided,
+        counted=counted,
+        lengths=frozenset(facts.lengths),
+        sampled=frozenset(facts.sampled),
+        kind=facts.kinds.of,
+        steps=frozenset([*(step.node for step in facts.steps), *(update for update, _ in facts.by_hand)]),
+        gradients=frozenset([*getattr(facts, "averages", ()), *getattr(facts, "clipped", ())]),
+        cut=frozenset(_cut(facts)),
+        sliced={f.node: f.names for f in facts.feeds if f.how == "arrays" and not f.picks},
+        averaged=frozenset(partial_sums(facts)) if facts.keeps_steps else frozenset(),
+        runs=frozenset({*facts.runs, *(step.node for step in facts.steps)}) if session else frozenset(),
+        local=facts.local,
+        number=Scalars(facts.kinds, facts.runs),
+        plays=frozenset(_plays(facts)) if facts.episodes else frozenset(),
+        answers=dict(_answers(facts)) if facts.episodes else {},
+        parts=facts.keeps_steps,
+        episodes=facts.episodes,
+    )
+
+
+def _cut(facts: Facts) -> Iterator[cst.CSTNode]:
+    """Yield the expressions that are this rank's samples of an array."""
+    for feed in facts.feeds:
+        if feed.how == "array":
+            yield feed.node
+        elif feed.how == "arrays":
+            yield from feed.picks
+
+
+def _answers(facts: Facts) -> Iterator[tuple[cst.CSTNode, int]]:
+    """Yield what environments answer to an action, and how many values: a state, a reward, an end, ..."""
+    for node in facts.script.of(cst.Assign):
+        if plays(facts.kinds, node):
+            target = node.targets[0].target
+            yield node.value, len(target.elements) if isinstance(target, cst.Tuple) else 1
+
+
+def _plays(facts: Facts) -> Iterator[cst.CSTNode]:
+    """Yield the loops that play: an episode may be over sooner on one rank."""
+    for node in facts.script.of(cst.Assign):
+        if plays(facts.kinds, node):
+            loops = (up for up in facts.script.above(node) if isinstance(up, (cst.For, cst.While)))
+            yield from (loop for loop in list(loops)[:1] if loop not in facts.loops)
+
+
+def _counts(facts: ScriptFacts, steps: Iterable[Edit]) -> tuple[frozenset[cst.CSTNode], frozenset[cst.CSTNode]]:
+    """Return the expressions that are divided by the ranks, and those that are made serial again."""
+    divided, counted = set(), set()
+    for edit in steps:
+        if isinstance(edit.node, cst.BaseExpression):
+            text = facts.script.module.code_for_node(edit.rewrite(edit.node))
+            name = text.partition("(")[0]
+            if name in (f"{facts.alias}.steps", f"{facts.alias}.rest_of_steps", f"{facts.alias}.last_step"):
+                divided.add(edit.node)
+            elif name == f"{facts.alias}.serial_steps":
+                counted.add(edit.node)
+    return frozenset(divided), frozenset(counted)

@@ -1,0 +1,246 @@
+"""The reductions behind each loop over a shard, and a Doubt where a value is shown that nothing makes serial."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import ScriptFacts
+from dlrun.port.insert import statements
+from dlrun.port.placement.interpret import Interpreter
+from dlrun.port.placement.interpret.loops import Exit
+from dlrun.port.program.script import dotted
+
+_WHY = {
+    "total": "sums over all ranks' samples",
+    "gather": "all ranks' entries, in the serial order",
+    "maximum": "the greatest of all ranks'",
+    "minimum": "the least of all ranks'",
+    "average": "means over the ranks",
+}
+_WIDTH = 92  # of a line of names
+_ORDER = ("total", "gather", "maximum", "minimum", "average", "quotient")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One reduction behind a loop, of several locations at once."""
+
+    how: str
+    each: tuple[tuple[str, str], ...]
+    store: str  # "[:]" or "[...]" where the object stays, and others hold it too
+    since: bool
+    exits: tuple[Exit, ...]
+
+
+class Reductions:
+    """The reductions of a script, loop by loop."""
+
+    def __init__(self, facts: ScriptFacts, run: Interpreter) -> None:
+        """Take what the abstract run has found."""
+        self.facts = facts
+        self.script = facts.script
+        self.run = run
+        self._names: dict[tuple[cst.CSTNode, Exit], str] = {}  # of snapshots, by the first that each holds
+        self.wanted: set[Exit] = set()  # what is reduced inside its loop, and so needs what was there before
+
+    def before(self, at: object) -> str:
+        """Return the expression for what the location ``at`` held before its loop; "" where there is none."""
+        for made in self.run.exits:
+            if made.at == at and not made.zero and made.how == "total" and not made.path.each:
+                self.wanted.add(made)
+                return self._name_of(made)
+        return ""
+
+    def _name_of(self, made: Exit) -> str:
+        """Return the name of the snapshot that ``made`` is in, with its place there."""
+        self.wanted.add(made)
+        self.__dict__.pop("by_loop", None)
+        for line in _lines(self.by_loop[made.loop]):
+            texts = [_text(e) for e in line.exits]
+            if line.since and made.path.text in texts:
+                name = self._fresh(made.loop, line.exits[0])
+                return name if len(texts) == 1 else f"{name}[{texts.index(made.path.text)}]"
+        return ""
+
+    @cached_property
+    def by_loop(self) -> dict[cst.CSTNode, list[Exit]]:
+        """The exits that are read later, loop by loop, each path once: where calls differ, the more careful form."""
+        found: dict[cst.CSTNode, dict[str, Exit]] = {}
+        for made in self.run.exits:
+            if (made in self.run.used or made in self.wanted) and (made.loop, made.path.text) not in self.run.counters:
+                known = found.setdefault(made.loop, {})
+                first = known.get(made.path.text)
+                if first is None or not (made.zero or first.how == "quotient"):
+                    known[made.path.text] = made
+        return {loop: list(paths.values()) for loop, paths in found.items()}
+
+    def edits(self) -> Iterator[Edit | Doubt]:
+        """Yield one Edit for each loop over a shard that leaves something to be reduced."""
+        for loop, exits in self.by_loop.items():
+            before: list[cst.CSTNode] = []
+            after: list[cst.CSTNode] = []
+            over = self.over(loop)
+            shared = loop in self.run.plain_loops
+            nameless = shared and not over and loop in self.run.sharded and not isinstance(loop, cst.FunctionDef)
+            if nameless:
+                yield self._nameless(loop, exits)
+                continue
+            for line in _lines(exits):
+                if line.how == "quotient":
+                    for quotient in line.exits:
+                        texts = {"target": quotient.path.text, "over": quotient.of[0], "under": quotient.of[1]}
+                        after += statements("quotient", each=line.each, **texts)
+                    continue
+                made = any(over.startswith(f"{self.facts.alias}.entries(") for _, over in line.each)
+                hidden = (isinstance(loop, cst.FunctionDef) or made) and line.since
+                if hidden or (line.store == "update" and line.exits[0].owner == "deque"):
+                    yield self._doubted(loop, line)
+                    continue
+                name, each = "", line.each
+                if line.since:
+                    name = self._fresh(loop, line.exits[0])
+                    values = [each[0][1]] if each else [self._asked(e) for e in line.exits]
+                    before += statements("snapshot", dl=self.facts.alias, name=name, values=values)
+                    name, each = _side_by_side(line, name)
+                targets = [_text(e) for e in line.exits]
+                names = _several(targets)
+                after += statements(
+                    "reduced",
+                    dl=self.facts.alias,
+                    how=line.how,
+                    targets=targets,
+                    names=names,
+                    store=line.store,
+                    each=each,
+                    since=name,
+                    owner=line.exits[0].owner,
+                    over=over if shared or line.how == "gather" else "",
+                    why=_WHY[line.how],
+                )
+                for ordered in (e.path.text for e in line.exits if e.ordered):
+                    after += statements("sorted", of=ordered)
+            names = ", ".join(dict.fromkeys(e.path.text for e in exits))
+            noisy = loop in self.run.shards.noisy
+            why = f"{names}: each rank has " + ("drawn random numbers" if noisy else "gone through its share")
+            if isinstance(loop, cst.FunctionDef):  # behind the batches that Keras goes through
+                yield Edit(self._first_line(loop), why, before=tuple(after))
+                continue
+            yield Edit(loop, why, before=tuple(before), after=tuple(after))
+
+    def _asked(self, made: Exit) -> str:
+        """Return the expression for what a location held before its loop; None where a dict had no such key then."""
+        begins = any(e.zero for e in self.run.exits if (e.loop, e.path.text) == (made.loop, made.path.text))
+        found = re.fullmatch(r"(.*)\[(\"[^\"]*\")\]", made.path.text)
+        if begins and found is not None:
+            return f"{found[1]}.get({found[2]})"
+        deeper = re.fullmatch(r"(.*?)\[(\"[^\"]*\")\].+", made.path.text)
+        if begins and deeper is not None:
+            return f"({made.path.text} if {deeper[2]} in {deeper[1]} else None)"
+        return made.path.text
+
+    def _nameless(self, loop: cst.CSTNode, exits: list[Exit]) -> Doubt:
+        """Return the doubt about a loop over a share at times, where no name there tells whether it is one."""
+        names = ", ".join(dict.fromkeys(map(_text, exits)))
+        why = f"{names}: rank 0's own: this loop goes through shares and through whole data, and nothing there tells"
+        return Doubt(loop, why, "medium", name="unknown-placement")
+
+    def _doubted(self, loop: cst.CSTNode, line: Line) -> Doubt:
+        """Return the doubt about what goes on from before a loop where no line can keep what it was."""
+        names = ", ".join(map(_text, line.exits))
+        why = f"{names}: rank 0's own: it goes on over the epochs, and no line holds what it was before this one"
+        return Doubt(loop, why, "medium", name="unknown-placement")
+
+    def _first_line(self, function: cst.FunctionDef) -> cst.CSTNode:
+        """Return the first statement of a method, but for its docstring and a call of its base."""
+        lines: list[cst.CSTNode] = list(getattr(function.body, "body", ()))
+        for line in lines:
+            small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+            text = isinstance(small, cst.Expr) and isinstance(small.value, (cst.SimpleString, cst.ConcatenatedString))
+            if not text:
+                return line
+        return lines[0]
+
+    def over(self, loop: cst.CSTNode) -> str:
+        """Return the name of what the loop runs over: it knows what pads a share, and where it is none."""
+        source = self.run.over.get(loop)
+        if source is None or loop in self.run.nameless:
+            return ""
+        text = self.script.code(source)
+        if source in self.run.shards.whole:
+            return f'{self.facts.alias}.shard({text}, whole="batches")'
+        return f"{self.facts.alias}.shard({text})" if source in self.run.shards.made else text
+
+    def _fresh(self, loop: cst.CSTNode, made: Exit) -> str:
+        """Return the name of the snapshot before ``loop`` that begins with what ``made`` reduces."""
+        if (loop, made) in self._names:
+            return self._names[loop, made]
+        last = made.path.text.replace('"', "").replace("]", "").replace("[", ".").split(".")[-1]
+        name = f"{last}_before" if last.isidentifier() else "before"
+        taken = {n.value for n in self.script.of(cst.Name)} | set(self._names.values())
+        while name in taken:
+            name += "_"
+        self._names[loop, made] = name
+        return name
+
+
+def _lines(exits: list[Exit]) -> list[Line]:
+    found: dict[tuple[str, tuple[tuple[str, str], ...], str, bool], list[Exit]] = {}
+    for made in exits:
+        since = not made.zero and made.how in ("total", "gather") and made.owner != "set"
+        store = _store(made)
+        # A line with `[:] =` stands for one object; others share an exchange.
+        alone = store and store != "in place"
+        key = (made.how, made.path.each, store + (made.path.text if alone else ""), since)
+        found.setdefault(key, []).append(made)
+    lines = [Line(how, each, _store(group[0]), since, tuple(group)) for (how, each, _, since), group in found.items()]
+    return sorted(lines, key=lambda line: _ORDER.index(line.how))
+
+
+def _side_by_side(line: Line, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return what ``since`` is, and the loop around it: over what a container holds, beside what it held before.
+
+    ``name`` is the snapshot: of the container, where the line stands in a loop over it.
+    """
+    if not line.each:
+        return name, line.each
+    (each, over), before = line.each[0], f"{line.each[0][0]}_before"
+    held = [_text(e).replace(each, before, 1) for e in line.exits]
+    beside = f"{name}.values()" if over.endswith(".values()") else name
+    since = held[0] if len(held) == 1 else f"({', '.join(held)})"
+    return since, ((f"{each}, {before}", f"zip({over}, {beside})"), *line.each[1:])
+
+
+def _several(texts: list[str]) -> str:
+    """Return names side by side, or, where they are too many for a line, in rows between brackets."""
+    if sum(map(len, texts)) + 2 * len(texts) <= _WIDTH // 2:
+        return ", ".join(texts)
+    rows, row = [], ""
+    for text in texts:
+        if row and len(row) + len(text) + 2 > _WIDTH:
+            rows.append(row)
+            row = ""
+        row += f"{text}, "
+    return "\n" + "".join(f"    {line.rstrip()}\n" for line in (*rows, row))
+
+
+def _store(made: Exit) -> str:
+    if made.owner == "metric" and made.whole:
+        return "in place"
+    if made.owner == "variable" and made.whole:
+        return "assign"
+    if not (made.shared or made.path.each) or not made.whole:
+        return ""
+    return {"list": "[:]", "foreign": "[...]"}.get(made.owner, "update")
+
+
+def _text(made: Exit) -> str:
+    return made.path.text
+
+
+__all__ = ["Reductions", "dotted"]

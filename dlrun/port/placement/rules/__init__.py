@@ -1,0 +1,44 @@
+"""What libraries do to placements, as data: a row a name, looked up by qualified name, then by the method's last name.
+
+What only computes needs no row: of Same it makes Same, of an Entry an Entry. Rows are about what adds up, counts,
+keeps, shows, or differs between ranks by itself.
+"""
+
+from __future__ import annotations
+
+from dlrun.port.placement.rules import libraries, python, tensors
+from dlrun.port.placement.rules.rows import Row
+
+_FUNCTIONS: dict[str, Row] = {**python.FUNCTIONS, **tensors.FUNCTIONS, **libraries.FUNCTIONS}
+_METHODS: dict[str, Row] = {**python.METHODS, **tensors.METHODS, **libraries.METHODS}
+_PREFIXES: tuple[tuple[str, Row], ...] = (*python.PREFIXES, *tensors.PREFIXES, *libraries.PREFIXES)
+
+
+def of_function(name: str) -> Row | None:
+    """Return the row of a function or class by its qualified name: ``numpy.mean``."""
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    return next((row for prefix, row in _PREFIXES if name.startswith(prefix)), None)
+
+
+def of_object(name: str) -> Row | None:
+    """Return the row of the objects that a function or class of this qualified name makes: loggers, boards."""
+    return next((row for prefix, row in libraries.OBJECTS if name.startswith(prefix)), None)
+
+
+def of_method(name: str) -> Row | None:
+    """Return the row of a method by its name: ``append``, ``item``."""
+    return _METHODS.get(name)
+
+
+def functions() -> dict[str, Row]:
+    """Return the rows of functions and classes, by qualified name."""
+    return dict(_FUNCTIONS)
+
+
+def methods() -> dict[str, Row]:
+    """Return the rows of methods, by name."""
+    return dict(_METHODS)
+
+
+__all__ = ["Row", "functions", "methods", "of_function", "of_method", "of_object"]

@@ -1,0 +1,60 @@
+"""Rows of what scripts use beside a framework: progress bars, loggers, plots, tables, metric objects."""
+
+from __future__ import annotations
+
+from dlrun.port.placement.rules.rows import Row
+
+FUNCTIONS: dict[str, Row] = {
+    "tqdm.tqdm": Row.ITERATES,
+    "tqdm.auto.tqdm": Row.ITERATES,
+    "tqdm.notebook.tqdm": Row.ITERATES,
+    "tqdm.std.tqdm": Row.ITERATES,
+    "tqdm.trange": Row.RANGE,
+    "tqdm.auto.trange": Row.RANGE,
+    "tqdm.tqdm.write": Row.SHOWS,
+    "progressbar.progressbar": Row.ITERATES,
+    "rich.progress.track": Row.ITERATES,
+    "rich.print": Row.SHOWS,
+    "click.echo": Row.SHOWS,
+    "wandb.log": Row.SHOWS,
+    "mlflow.log_metric": Row.SHOWS,
+    "mlflow.log_metrics": Row.SHOWS,
+    "neptune.log_metric": Row.SHOWS,
+    "joblib.dump": Row.SHOWS,
+    "torchvision.utils.save_image": Row.NOTHING,
+}
+METHODS: dict[str, Row] = {
+    **{f"add_{n}": Row.SHOWS for n in ("scalar", "scalars", "text")},
+    **{f"add_{n}": Row.NOTHING for n in ("histogram", "image", "images", "figure", "graph", "embedding")},
+    "log": Row.SHOWS,
+    "log_metric": Row.SHOWS,
+    "log_metrics": Row.SHOWS,
+    "log_dict": Row.SHOWS,
+    "record": Row.SHOWS,
+    "to_csv": Row.SHOWS,
+    "to_json": Row.SHOWS,
+    "plot": Row.SHOWS,
+}
+PREFIXES: tuple[tuple[str, Row], ...] = (
+    ("keras.metrics.", Row.STATE),
+    ("matplotlib.pyplot.", Row.SHOWS),
+    ("pylab.", Row.SHOWS),
+    ("wandb.", Row.SHOWS),
+)
+# Objects whose methods show, log or draw what they are given.
+OBJECTS: tuple[tuple[str, Row], ...] = tuple(
+    (prefix, Row.SHOWS)
+    for prefix in (
+        "visdom.",
+        "torch.utils.tensorboard.",
+        "tensorboardX.",
+        "wandb.",
+        "mlflow.",
+        "comet_ml.",
+        "neptune.",
+        "aim.",
+        "clearml.",
+        "swanlab.",
+        "logging.",
+    )
+)

@@ -1,0 +1,541 @@
+"""What is shown, and what decides, inside a loop over a shard: made serial where it is read, or doubted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import ScriptFacts
+from dlrun.port.facts.models.kinds import ends
+from dlrun.port.facts.numbers.bends import bend_of, bent
+from dlrun.port.facts.numbers.formats import numbers
+from dlrun.port.facts.updates.session import runs_session
+from dlrun.port.insert import expression
+from dlrun.port.placement.interpret import Interpreter, parts
+from dlrun.port.placement.interpret.machine import Sink, Tested
+from dlrun.port.placement.reduce import Reductions
+from dlrun.port.placement.rules import Row, of_function
+from dlrun.port.placement.values import ENTRY, SAME, Kind, Place, Why, join_places, power
+from dlrun.port.program.script import calls_method, children, dotted, walk
+
+_ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
+_ANSWERS = ("isnan", "isinf", "isfinite", "any", "all", "is_nan", "is_inf", "is_finite", "bool")
+_FILES = ("exists", "is_dir", "is_file", "isdir", "isfile")
+_BOXES = (cst.FormattedString, cst.ConcatenatedString, cst.List, cst.Dict, cst.Tuple)
+_EXITS = ("sys.exit", "builtins.exit", "builtins.quit", "os._exit")
+_STEERS = ("lr", "learning_rate", "stop_training", "param_groups", "requires_grad")
+_COMPUTES = (
+    cst.BinaryOperation,
+    cst.UnaryOperation,
+    cst.Comparison,
+    cst.BooleanOperation,
+    cst.IfExp,
+    cst.Tuple,
+    cst.List,
+    cst.Dict,
+    cst.FormattedString,
+    cst.FormattedStringExpression,
+    cst.Element,
+    cst.DictElement,
+    cst.ComparisonTarget,
+    cst.ConcatenatedString,
+    cst.Arg,
+    cst.Call,
+    cst.StarredElement,
+    cst.GeneratorExp,
+    cst.ListComp,
+    cst.DictComp,
+)
+
+
+_COMPARED = (cst.Comparison, cst.ComparisonTarget, cst.BooleanOperation, cst.UnaryOperation, cst.BinaryOperation)
+_COUNTED = {1: "serial_steps", -1: "over_ranks"}  # by how many times n makes a count serial
+_NUMBERS = (cst.BinaryOperation, cst.UnaryOperation, cst.Name, cst.Attribute, cst.Subscript)
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """An expression and what makes it serial where it is read."""
+
+    node: cst.BaseExpression
+    how: str
+    since: str = ""
+
+
+class Shown:
+    """Finds what is to be made serial where it is read."""
+
+    def __init__(self, facts: ScriptFacts, run: Interpreter, reductions: Reductions) -> None:
+        """Take what the abstract run has found, and what is reduced behind the loops."""
+        self.reductions = reductions
+        self.facts = facts
+        self.script = facts.script
+        self.run = run
+        self.done: dict[cst.CSTNode, str] = {}
+        self.doubted: set[Why | cst.CSTNode] = set()
+        self.formatted: set[cst.CSTNode] = set()
+        self.agreed: set[cst.CSTNode] = set()  # the tests that all ranks answer alike by now
+        self.goes_on = False  # within a quotient whose parts are made serial one by one
+        self.sink: Sink | None = None  # what is looked at
+        self.lost: list[cst.CSTNode] = []  # what nothing makes serial, of the expression that is looked at
+
+    def edits(self) -> Iterator[Edit | Doubt]:
+        """Yield what decides first, then what is shown, then the counts that meet serial numbers."""
+        for tested in self.run.tests.values():
+            yield from self._decided(tested)
+        for number, loop in self.run.forced.items():
+            call = next((up for up in self.script.above(number) if isinstance(up, cst.Call)), None)
+            self.lost, self.sink = [], Sink(call, (number,), loop, ()) if call is not None else None
+            self._note_formats(number)
+            wraps = self.wraps(number, not self.run.shards.parts)
+            yield from self._once(wraps, "the number of the iteration, of all ranks")
+            if self.lost or wraps is None:
+                yield from self._unknown(number, self._place(number))
+        for value in self.run.steered:
+            yield from self._steered(value)
+        for sinks in self.run.sinks.values():
+            yield from self._shown(sinks)
+        for count in self.run.restored:
+            place = self._place(count)
+            if place.kind in (Kind.COUNT, Kind.INDEX) and count not in self.done:
+                how = _COUNTED.get(power(place))
+                if how is not None:
+                    yield self._edit(Wrap(count, how), "as many as the serial script counts")  # type: ignore[arg-type]
+                else:
+                    yield from self._unknown(count, place)
+
+    def weighed(self) -> Iterator[Doubt]:
+        """Yield doubts about losses that are computed from what each rank has kept, where nothing makes that serial."""
+        for call, place in self.run.losses.items():
+            if place.kind in (Kind.RUN, Kind.MIX, Kind.RATIO, Kind.UNKNOWN, Kind.EXTREME):
+                yield from self._weighed(call)
+
+    # -- what is known of an expression --------------------------------------------------------------------------
+
+    def _place(self, node: cst.CSTNode) -> Place:
+        place: Place | None = None
+        for value in self.run.seen.get(node, ()):
+            here = self.run.content(value) if value.items is not None else value.place
+            place = here if place is None else join_places(place, here)
+        return place if place is not None else SAME
+
+    def _number(self, node: cst.CSTNode) -> bool:
+        values = self.run.seen.get(node, ())
+        if node in self.formatted or (bool(values) and any(v.scalar for v in values)):
+            return True
+        return bool(self.run.shards.runs) and bool(values) and self.run.shards.number(node)
+
+    def wraps(self, node: cst.CSTNode, shown: bool) -> list[Wrap] | None:
+        """Return what makes ``node`` serial, as few places as can be; None where nothing does."""
+        place = self._place(node)
+        if isinstance(node, cst.FormattedStringExpression) and node.format_spec:
+            self.formatted.add(node.expression)
+        if isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.DictComp)) and shown:
+            return self._parts(node, True, ENTRY)
+        computed = isinstance(node, _COMPUTES)
+        if place.kind is Kind.CLOCK or (place.kind is Kind.SAME and not (computed and node not in self.run.seen)):
+            return []
+        if isinstance(node, cst.BaseExpression):
+            if place.kind in (Kind.COUNT, Kind.INDEX) or place.counts:
+                texts = self._texts_of(node) if shown and isinstance(node, (cst.Name, cst.Attribute)) else []
+                if texts and not self.run.shards.parts:
+                    return self._of_texts(texts)
+                return self._count(node, place) if not self.run.shards.parts else []
+            if self.run.shards.parts and (found := self._of_part(node, place)) is not None:
+                return found
+            if self.run.shards.parts and place.kind is Kind.RUN and not computed:
+                self.lost.append(node)
+                return None
+            if place.kind is Kind.ENTRY and "part" in place.adds and self._number(node):
+                self.lost.append(node)  # n times the serial one
+                return None
+            inner = bend_of(self.script, node) or bent(self.script, node)
+            if place.kind is Kind.ENTRY and inner is not None:
+                return self.wraps(inner, shown)  # the root of the mean, not the mean of the roots
+            literal = isinstance(node, (cst.List, cst.Dict, cst.Tuple))
+            if place.kind is Kind.ENTRY and self._number(node) and not self._truth(node) and not literal:
+                return [Wrap(node, "average")]
+            of_metric = isinstance(node, cst.Call) and self._number(node) and self._from_zero(place)
+            if place.kind is Kind.RATIO and (isinstance(node, _NUMBERS) or of_metric) and not self._descends(node):
+                return [Wrap(node, "average")]
+            if place.kind is Kind.RUN and place.adds == {"fraction"}:
+                return []
+            if place.kind is Kind.RUN and place.adds & {"decayed", "mean", "part"}:
+                return [Wrap(node, "average")]
+            since = "" if self._from_zero(place) or place.kind is not Kind.RUN else self.reductions.before(place.at)
+            inside = isinstance(node, cst.BinaryOperation) and "scaled" in place.adds
+            if (
+                place.kind is Kind.RUN
+                and (self._from_zero(place) or since)
+                and not inside
+                and not place.adds & {"stored", "run", "joined", "numbers"}
+            ):
+                return [Wrap(node, "total", since)]
+            if place.kind is Kind.EXTREME and len(place.adds) == 1:
+                return [Wrap(node, "maximum" if "max" in place.adds else "minimum")]
+        if computed and not self._opaque(node):
+            before, self.goes_on = self.goes_on, self.goes_on or place.kind is Kind.RATIO
+            parts = self._parts(node, shown, place)
+            self.goes_on = before
+            return parts
+        texts = self._texts_of(node)
+        if shown and texts:
+            return self._of_texts(texts)
+        behind = self.sink is not None and self.sink.loop is None and not self.run.shards.parts
+        if place.kind is Kind.ENTRY and shown and not behind:
+            return []  # of one iteration: no number
+        self.lost.append(node)  # nothing is known that makes it serial
+        return None
+
+    def _of_part(self, node: cst.BaseExpression, place: Place) -> list[Wrap] | None:
+        """Return what makes a number serial that is of this rank's part of each batch; None of what is no number."""
+        if place.kind is Kind.ENTRY and self._number(node) and not isinstance(node, (cst.List, cst.Dict, cst.Tuple)):
+            if "summed" in place.adds:
+                return [Wrap(node, "total")]
+            if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
+                sums = [n for n in (node.left, node.right) if "summed" in self._place(n).adds]
+                if len(sums) == 2:
+                    return [Wrap(n, "total") for n in sums]
+            if "bent" in place.adds and isinstance(node, _COMPUTES):
+                return self._parts(node, False, place)
+            return [Wrap(node, "average")] if not place.adds and not self._truth(node) else None
+        if place.kind is not Kind.RUN:
+            return None
+        how = parts.how(place.adds, False)
+        since = "" if self._from_zero(place) or how != "total" else self.reductions.before(place.at)
+        if how == "total" and not (self._from_zero(place) or since):
+            return None
+        return [Wrap(node, how, since)] if how in ("total", "average") else [] if not how else None
+
+    def _count(self, node: cst.BaseExpression, place: Place) -> list[Wrap]:
+        """Return what makes a count serial where it is shown: behind the loop, and every so many steps inside it."""
+        sink = self.sink
+        if sink is None or node in self.run.shards.divided:
+            return []
+        how = "serial_index" if place.kind is Kind.INDEX else _COUNTED.get(power(place), "")
+        if how != "serial_steps" and place.kind is Kind.COUNT and isinstance(node, _COMPUTES):
+            return self._parts(node, True, place) or []
+        if not how:
+            self.lost.append(node)
+            return []
+        if isinstance(node, _BOXES) or not self._number(node):
+            return (self._parts(node, True, place) or []) if isinstance(node, _COMPUTES) else []
+        if sink.loop is None or self.goes_on:
+            return [Wrap(node, how)]
+        for up in self.script.above(sink.call):
+            if isinstance(up, cst.If):
+                for n in walk(up.test):
+                    if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo):
+                        after = place.kind is Kind.INDEX and not isinstance(n.left, cst.Name)
+                        return [Wrap(node, "serial_index" if after else "serial_steps")]
+            if up is sink.loop.node:
+                break
+        return []
+
+    def _descends(self, node: cst.BaseExpression) -> bool:
+        """Tell whether a quotient of sums so far is made of its parts: each summed up, then divided.
+
+        So it is where both are local sums, and where one goes on from before the loop: no mean is right then.
+        """
+        if not isinstance(node, cst.BinaryOperation):
+            return False
+        places = [self._place(side) for side in (node.left, node.right)]
+        runs = [p for p in places if p.kind is Kind.RUN]
+        goes_on = any(not self._from_zero(p) for p in runs) or any(p.kind is Kind.RATIO for p in places)
+        return len(runs) == 2 or goes_on
+
+    def _texts_of(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        """Return the formatted texts that ``node`` may be, made elsewhere: ``line = f"{loss:.3f}"``."""
+        return list(dict.fromkeys(text for value in self.run.seen.get(node, ()) for text in value.texts))
+
+    def _of_texts(self, texts: list[cst.CSTNode]) -> list[Wrap] | None:
+        """Return what makes the numbers in ``texts`` serial where these are made, if all ranks come there together."""
+        if any(not self.agreed.issuperset(self.run.made_apart.get(text, ())) for text in texts):
+            self.lost.extend(texts)
+            return None
+        for text in texts:
+            self._note_formats(text)
+        return [wrap for text in texts for wrap in self.wraps(text, True) or ()]
+
+    def _truth(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is true or false: what it compares is made serial, not the answer."""
+        if isinstance(node, cst.Call):
+            return dotted(node.func).rpartition(".")[2] in _ANSWERS
+        return isinstance(node, (cst.Comparison, cst.BooleanOperation)) or (
+            isinstance(node, cst.UnaryOperation) and isinstance(node.operator, (cst.Not, cst.BitInvert))
+        )
+
+    def _opaque(self, node: cst.CSTNode) -> bool:
+        return isinstance(node, cst.Call) and of_function(self.script.name_of(node.func)) is Row.CHANCE
+
+    def _parts(self, node: cst.CSTNode, shown: bool, place: Place) -> list[Wrap] | None:
+        found: list[Wrap] = []
+        for part in self._read_by(node):
+            wraps = self.wraps(part, shown)
+            if wraps is None and not shown:
+                return None
+            found += wraps or []
+        silent = place.kind is not Kind.SAME and not found and isinstance(node, cst.BaseExpression) and not self.lost
+        if silent and not (shown and place.kind in (Kind.ENTRY, Kind.COUNT, Kind.INDEX)):
+            self.lost.append(node)
+            return None
+        return found
+
+    def _read_by(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        if isinstance(node, cst.Call):
+            receiver = [node.func.value] if isinstance(node.func, cst.Attribute) else []
+            return [*(r for r in receiver if r in self.run.seen), *(arg.value for arg in node.args)]
+        if isinstance(node, cst.IfExp):
+            return [node.body, node.orelse]
+        if isinstance(node, cst.DictElement):
+            return [node.value]
+        if isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.DictComp)):
+            alike = self._place(node.for_in.iter).kind is Kind.SAME  # all ranks go through as many entries
+            each = node.value if isinstance(node, cst.DictComp) else node.elt
+            return [each] if alike and not node.for_in.ifs and node.for_in.inner_for_in is None else []
+        return [c for c in children(node) if isinstance(c, (cst.BaseExpression, *_COMPUTES))]
+
+    def _from_zero(self, place: Place) -> bool:
+        return place.at in self.run.from_zero or "reset" in place.adds
+
+    def _edit(self, wrap: Wrap, why: str) -> Edit:
+        self.done[wrap.node] = wrap.how
+        template = partial(
+            expression, "reduced_value", dl=self.facts.alias, how=wrap.how, since=wrap.since, over=self._over(wrap)
+        )
+        if wrap.how == "serial_index":
+            template = partial(expression, "serial_index", dl=self.facts.alias)
+        if wrap.how == "over_ranks":
+            template = partial(expression, "over_ranks", dl=self.facts.alias)
+        return Edit(wrap.node, why, lambda node: template({"value": node}))
+
+    def _over(self, wrap: Wrap) -> str:
+        """Return the loader whose batches are counted, where it is no padded share each time.
+
+        Of a sum so far that which the loop goes through, where that is whole data at times.
+        """
+        around = [up for up in self.script.above(wrap.node) if up in self.run.sharded and up in self.run.plain_loops]
+        if wrap.how in ("total", "maximum", "minimum") and around:
+            return self.reductions.over(around[0])
+        counted = wrap.node.args[0].value if isinstance(wrap.node, cst.Call) and len(wrap.node.args) == 1 else None
+        if wrap.how != "serial_steps" or not isinstance(counted, (cst.Name, cst.Attribute)):
+            return ""
+        places = [v.place for v in self.run.seen.get(counted, ())]
+        alike = all(p.kind is Kind.SHARD and p.at is None for p in places)
+        text, shards = self.script.code(counted), [p.kind is Kind.SHARD for p in places]
+        loops = [loop for loop, source in self.run.over.items() if self.script.code(source) == text]
+        reduced = all(shards) or any(loop in self.run.plain_loops for loop in loops)  # with over=, as behind the loop
+        return "" if alike or not any(shards) or not reduced else text
+
+    def _once(self, wraps: list[Wrap] | None, why: str) -> Iterator[Edit]:
+        for wrap in wraps or ():
+            if wrap.node not in self.done and not any(up in self.done for up in self.script.above(wrap.node)):
+                yield self._edit(wrap, why)
+
+    # -- what is shown -------------------------------------------------------------------------------------------
+
+    def _note_formats(self, node: cst.CSTNode) -> None:
+        self.formatted.update(numbers(node))
+
+    def _shown(self, sinks: list[Sink]) -> Iterator[Edit | Doubt]:
+        sink = sinks[-1]
+        if sink.kept:
+            yield from self._kept(sink)
+            return
+        diverged = next((s for s in sinks if not self.agreed.issuperset(s.diverged)), None)
+        for part in sink.shows:
+            self.lost = []
+            self.sink = sink
+            self._note_formats(part)
+            wraps = self.wraps(part, True)
+            for node in self.lost:
+                yield from self._unknown(node, self._place(node))
+            if wraps and diverged is not None:
+                yield from self._apart(part, diverged)
+            else:
+                yield from self._once(wraps, "of all ranks, where it is shown")
+
+    def _unknown(self, node: cst.CSTNode, place: Place) -> Iterator[Doubt]:
+        why = place.why
+        if (why or node) in self.doubted:
+            return
+        self.doubted.add(why or node)
+        text = self.script.code(node)
+        if any(getattr(ref, "kind", "") == "instance" for v in self.run.seen.get(node, ())[-1:] for ref in v.refs):
+            yield Doubt(node, f"{text}: rank 0's own so far: it shows itself", "low", name="shown-by-rank-0")
+            return
+        last = place.kind is Kind.ENTRY and self.sink is not None and self.sink.loop is None
+        because = (
+            why.text
+            if why is not None
+            else "it is of this rank's last batch"
+            if last
+            else "how the ranks' values make the serial one is not known"
+        )
+        yield Doubt(node, f"{text}: rank 0's own: {because}", "medium", name="unknown-placement")
+
+    def _kept(self, sink: Sink) -> Iterator[Doubt]:
+        if sink.call.func not in self.doubted:
+            self.doubted.add(sink.call.func)
+            text = self.script.code(sink.call.func)
+            why = f"{text}() is out of sight and may keep what each rank gives it: what it shows later is rank 0's own"
+            yield Doubt(sink.call, why, "medium", name="unknown-placement")
+
+    def _apart(self, node: cst.BaseExpression, sink: Sink) -> Iterator[Doubt]:
+        if node not in self.doubted:
+            self.doubted.add(node)
+            why = f"{self.script.code(node)}: rank 0's own: the ranks do not come here together"
+            yield Doubt(node, why, "low", name="shown-by-rank-0")
+
+    # -- what decides --------------------------------------------------------------------------------------------
+
+    def _decided(self, tests: list[Tested]) -> Iterator[Edit | Doubt]:
+        node = tests[-1].node
+        self.sink = None
+        place = self._place(node.test)
+        inside = [t for t in tests if t.loop is not None]
+        if place.uniform or self._of_sizes(node.test) or not (self._decides(node) if inside else self._leaves(node)):
+            return
+        if self._counts_alike(node.test):
+            return
+        if self.run.shards.episodes and (node in self.run.shards.plays or ends(self.facts.kinds, node.test)):
+            return
+        if place.kind is Kind.CLOCK:
+            if any(calls_method(n, *_FILES) for n in walk(node.test)):
+                return  # a path that holds the time: what is there, rank 0 tells
+            if not any(d not in self.agreed for t in tests for d in t.diverged):
+                self.agreed.add(node.test)
+                yield self._edit(Wrap(node.test, "agree"), "each rank has a clock of its own: rank 0's decides")
+            return
+        wraps = self.wraps(node.test, False) if place.kind is not Kind.UNKNOWN else None
+        apart = [d for t in tests for d in t.diverged if d is not node.test and d not in self.agreed]
+        if wraps and not apart:
+            self.agreed.add(node.test)
+            yield from self._once(wraps, "all ranks must decide alike")
+        elif not self._by_chance(node.test) and not self.run.shards.episodes:  # of these see ``steps/metrics/guards``
+            text = self.script.code(node.test)
+            why = f"{text}: the ranks may decide differently, and wait for each other for ever"
+            yield Doubt(node.test, why, "high", name="may-hang")
+
+    def _counts_alike(self, test: cst.CSTNode) -> bool:
+        """Tell whether a test goes by iterations since the last update alone: ``if pending == 3:``, on all ranks."""
+        names = [n for n in walk(test) if isinstance(n, (cst.Name, cst.Attribute)) and n in self.run.seen]
+        places = [self._place(n) for n in names]
+        alike = frozenset({"same", "reset", "scaled"})
+        runs = [p for p in places if p.kind is Kind.RUN and p.adds <= alike]
+        return any(p.adds for p in runs) and all(p.uniform or p in runs for p in places)
+
+    def _of_sizes(self, node: cst.CSTNode) -> bool:
+        """Tell whether a test goes by how large a batch is: see ``steps/metrics/guards``."""
+        values = self.run.seen.get(node, ())
+        if values and all(v.place.uniform or v.name == "size" for v in values):
+            return True
+        inner = [c for c in children(node) if isinstance(c, (cst.BaseExpression, cst.ComparisonTarget))]
+        return isinstance(node, _COMPARED) and all(map(self._of_sizes, inner))
+
+    def _steered(self, value: cst.BaseExpression) -> Iterator[Edit | Doubt]:
+        self.lost, self.sink = [], None
+        if self._place(value).uniform:  # a count: the rate follows the serial one
+            yield from self._once([Wrap(n, "serial_steps") for n in self._counts_in(value)], "the serial count")
+            return
+        wraps = self.wraps(value, False)
+        if wraps:
+            yield from self._once(wraps, "the rate is the same on all ranks")
+        else:
+            yield from self._unknown(value, self._place(value))
+
+    def _counts_in(self, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """Return the names and attributes in ``value`` that count iterations or samples, and are not made serial."""
+        known = (*self.run.shards.divided, *self.run.shards.counted)
+        names = [n for n in walk(value) if isinstance(n, (cst.Name, cst.Attribute)) and n in self.run.seen]
+        counts = [n for n in names if self._place(n).kind is Kind.COUNT or self._place(n).counts]
+        return [n for n in counts if not any(up in known for up in (n, *self.script.above(n)))]
+
+    def _weighed(self, call: cst.Call) -> Iterator[Doubt]:
+        """Doubt a loss that is computed from what this rank has kept of earlier iterations."""
+        if call not in self.doubted:
+            self.doubted.add(call)
+            why = "the loss is computed from what this rank alone has added up or kept so far: the ranks weigh it apart"
+            yield Doubt(call, why, "medium", name="unknown-placement")
+
+    def _by_chance(self, test: cst.CSTNode) -> bool:
+        """Tell whether chance decides: see ``steps/metrics/guards``."""
+        calls = [n for n in walk(test) if isinstance(n, cst.Call)]
+        return any(of_function(self.script.name_of(c.func)) is Row.CHANCE for c in calls)
+
+    def _decides(self, node: cst.If | cst.While | cst.IfExp | cst.Assert) -> bool:
+        """Tell whether a test decides over what all ranks must do alike: leave, update, save, set a rate."""
+        if isinstance(node, (cst.While, cst.IfExp, cst.Assert)):
+            return isinstance(node, cst.While) and node in self.facts.loops
+        steps = self.run.shards.steps
+        if node.test in self.run.steers:
+            return True
+        for n in walk(node):
+            if calls_method(n, "load_state_dict", "requires_grad_") or (isinstance(n, cst.Call) and runs_session(n)):
+                return True
+            if self._leaves_out_sums(n):
+                continue
+            if isinstance(n, _ENDS) or n in steps or calls_method(n, "backward", "step"):
+                return self._in_training(node, n)
+            if isinstance(n, cst.Call):
+                name = self.script.name_of(n.func)
+                if name in _EXITS or "save" in dotted(n.func):
+                    return True
+            if isinstance(n, (cst.Assign, cst.AugAssign)):
+                targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in n.targets]
+                if any(
+                    isinstance(m, (cst.Attribute, cst.SimpleString)) and _steers(m) for t in targets for m in walk(t)
+                ):
+                    return True
+        return False
+
+    def _leaves_out_sums(self, end: cst.CSTNode) -> bool:
+        """Tell whether a `continue`, or a `raise` that is caught, leaves out no update: each rank goes its own way."""
+        if not isinstance(end, (cst.Continue, cst.Raise)):
+            return False
+        caught = False
+        for up in self.script.above(end):
+            caught = caught or isinstance(up, cst.Try)
+            if isinstance(up, (cst.For, cst.While)):
+                behind = self.script.line(end)
+                left = [n for n in walk(up.body) if not isinstance(n, cst.Module) and self._acts(n)]
+                return (caught or isinstance(end, cst.Continue)) and all(self.script.line(n) <= behind for n in left)
+            if isinstance(up, cst.FunctionDef):
+                return False
+        return False
+
+    def _acts(self, node: cst.CSTNode) -> bool:
+        """Tell whether all ranks must come to ``node`` together: an update, what saves, what ends the loop."""
+        if isinstance(node, (cst.Break, cst.Return)) or node in self.run.shards.steps:
+            return True
+        return calls_method(node, "backward", "step", "zero_grad", "train_on_batch", "apply_gradients", "minimize") or (
+            isinstance(node, cst.Call) and "save" in dotted(node.func)
+        )
+
+    def _leaves(self, node: cst.CSTNode) -> bool:
+        """Tell whether a test outside the loops over shards decides over what all ranks must do alike."""
+        return any(isinstance(n, (cst.Break, cst.Return, cst.Raise)) for n in walk(node)) or isinstance(node, cst.While)
+
+    def _in_training(self, node: cst.CSTNode, end: cst.CSTNode) -> bool:
+        """Tell whether ``end`` under ``node`` leaves a loop that trains, not one through a batch."""
+        if not isinstance(end, _ENDS):
+            return True
+        for up in self.script.above(end):
+            if isinstance(up, (cst.For, cst.While)):
+                return isinstance(end, (cst.Return, cst.Raise)) or up in self.facts.loops
+            if isinstance(up, cst.FunctionDef):
+                return isinstance(end, cst.Raise) or up in self._training
+        return True
+
+    @property
+    def _training(self) -> set[cst.CSTNode]:
+        return {self.script.function_of(n) for n in (*self.facts.loops, *self.run.shards.steps)}
+
+
+def _steers(node: cst.CSTNode) -> bool:
+    word = node.attr.value if isinstance(node, cst.Attribute) else str(getattr(node, "evaluated_value", ""))
+    return word in _STEERS

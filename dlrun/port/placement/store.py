@@ -1,0 +1,135 @@
+"""Where values are kept: frames, objects, and the state that maps each location to a value."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+
+from dlrun.port.placement.values import ANY, Value, diverged, join
+
+REST = "[*]"  # an entry under a key that is not known
+GROWN = "[]"  # what was appended
+CONTENT = "@"  # what an object of a library holds
+
+
+@dataclass(eq=False)
+class Frame:
+    """The variables of one call of a function, or of a module or class body."""
+
+    function: cst.CSTNode
+    parent: Frame | None  # of the function around it
+    call: cst.CSTNode | None = None
+    declared: dict[str, Frame] = field(default_factory=dict)  # global and nonlocal names
+    looped: bool = False  # of a call in a loop or a comprehension: may stand for several
+
+
+@dataclass(eq=False)
+class Obj:
+    """An object by the place that makes it: an instance, a list, a dict, a set, or something of a library's."""
+
+    kind: str  # list, dict, set, deque, instance, foreign, generator
+    site: cst.CSTNode
+    frame: Frame
+    cls: Any = None
+    name: str = ""  # the qualified name of the foreign class or function that made it
+    looped: bool = False  # made in a loop or a comprehension: may stand for several
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function or lambda of the program, with the frame it was defined in."""
+
+    node: cst.FunctionDef | cst.Lambda
+    frame: Frame
+    owner: Any = None  # the class that it was defined in
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Function) and (self.node, self.frame) == (other.node, other.frame)
+
+    def __hash__(self) -> int:
+        return hash((self.node, self.frame))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A method of the program, bound to its object; or a function with arguments that were given early."""
+
+    function: Function
+    receiver: Value
+    given: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of something that is no object of a class of the program: ``losses.append``, ``metric.update``."""
+
+    receiver: Value
+    name: str
+
+
+@dataclass(eq=False)
+class Class:
+    """A class of the program; ``body`` is the frame of its class variables."""
+
+    node: cst.ClassDef
+    body: Frame
+    bases: tuple[Value, ...] = ()
+
+
+Location = tuple[Any, str]  # a Frame or an Obj (or a Class' body), and a name, an attribute, or a key
+State = dict[Location, Value]
+
+
+def merge(a: State | None, b: State | None) -> State | None:
+    """Return what holds where two ways meet that all ranks go alike; None is a way that does not arrive."""
+    if a is None or b is None:
+        return b if a is None else a
+    if a is b:
+        return a
+    out = dict(a)
+    for location, value in b.items():
+        known = out.get(location)
+        if known is not value:
+            out[location] = value if known is None else join(known, value)
+    return out
+
+
+def merge_diverged(a: State | None, b: State | None, test: cst.CSTNode) -> State | None:
+    """Return what holds where two ways meet that some ranks go one and some the other."""
+    if a is None or b is None:
+        return b if a is None else a
+    out = dict(a)
+    for location, value in b.items():
+        known = out.get(location)
+        if known is not value:
+            out[location] = value if known is None else diverged(known, value, test)
+    return out
+
+
+def key_of(const: Any) -> str | None:
+    """Return the key under which an entry ``[const]`` is kept; None for what is no plain constant."""
+    if isinstance(const, str):
+        return f"[{json.dumps(const)}]"
+    return f"[{const!r}]" if isinstance(const, (int, bool)) else None
+
+
+__all__ = [
+    "ANY",
+    "CONTENT",
+    "GROWN",
+    "REST",
+    "Bound",
+    "Class",
+    "Frame",
+    "Function",
+    "Location",
+    "Method",
+    "Obj",
+    "State",
+    "key_of",
+    "merge",
+    "merge_diverged",
+]

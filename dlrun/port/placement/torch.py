@@ -1,0 +1,72 @@
+"""Step "metrics" of PyTorch: one reduction behind each loop over a shard; inside, what is shown and what decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.placement.evaluation import evaluations
+from dlrun.port.placement.interpret import Interpreter
+from dlrun.port.placement.known import shards_of_keras
+from dlrun.port.placement.reduce import Reductions
+from dlrun.port.placement.shown import Shown
+from dlrun.port.placement.steered import Steered
+from dlrun.port.placement.throughput import throughput
+from dlrun.port.program.script import walk
+
+
+def interpreted(facts: Facts) -> Interpreter:
+    """Return the abstract run of a script, done once."""
+    return evaluations(facts).run
+
+
+@lru_cache(maxsize=2)
+def interpreted_keras(facts: KerasFacts) -> Interpreter:
+    """Return the abstract run of a script with loops around ``train_on_batch()``, done once."""
+    from dlrun.port.frameworks import keras
+
+    run = Interpreter(facts.script, shards_of_keras(facts, [e for e in keras.steps(facts) if isinstance(e, Edit)]))
+    run.run()
+    return run
+
+
+def keras_numbers(facts: KerasFacts) -> Iterator[Edit | Doubt]:
+    """Make serial what loops around ``train_on_batch()`` leave, what is shown inside them, and what decides."""
+    run = interpreted_keras(facts)
+    reductions = Reductions(facts, run)
+    shown = list(Shown(facts, run, reductions).edits())
+    yield from reductions.edits()
+    yield from shown
+
+
+def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Make serial what loops over shards leave, what is shown inside them, and what decides."""
+    run = interpreted(facts)
+    if run.lost is not None:
+        why = "the program is too large to be followed from here on: numbers shown later may be rank 0's own"
+        yield Doubt(run.lost, why, "medium", name="lost-track")
+    reductions = Reductions(facts, run)
+    read = Shown(facts, run, reductions)
+    shown = list(read.edits())
+    yield from reductions.edits()
+    steered = list(Steered(facts, run, read, {e.node for e in shown if isinstance(e, Edit)}).edits())
+    yield from steered
+    yield from () if steered else read.weighed()
+    yield from throughput(facts, run)
+    yield from shown
+
+
+def is_reduced(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether what ``node`` changes is reduced behind the loop that changes it."""
+    from dlrun.port.steps.metrics import played
+
+    if played.uneven(facts) is not None:
+        return False
+    run = interpreted(facts)
+    names = {n.value for n in walk(node) if isinstance(n, cst.Name)}
+    return any(made.path.text in names for made in run.exits if made in run.used)

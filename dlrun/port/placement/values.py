@@ -1,0 +1,265 @@
+"""Placements: what a value of one rank is to the value of the serial script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import libcst as cst
+
+
+class Kind(Enum):
+    """What a value of one rank is to the serial one; see the table in ``values.Place``."""
+
+    SAME = "same"
+    COUNT = "count"
+    INDEX = "index"
+    CLOCK = "clock"
+    SHARD = "shard"
+    ENTRY = "entry"
+    RUN = "run"
+    EXTREME = "extreme"
+    RATIO = "ratio"
+    MIX = "mix"
+    UNKNOWN = "unknown"
+
+
+UNIFORM = (Kind.SAME, Kind.COUNT, Kind.INDEX)  # the same number on all ranks
+
+
+@dataclass(frozen=True)
+class Why:
+    """What made a value unknown: where, in what words, and of which location, where that is known."""
+
+    node: cst.CSTNode
+    text: str
+    at: Any = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """The placement of a value.
+
+    SAME     all ranks hold the serial value
+    COUNT    all ranks hold the same number, and the serial one is n times it: iterations so far, len(shard);
+             ``at`` is the power of n where that is not 1: -1 of 1 / len(shard)
+    INDEX    likewise the number of an iteration, from 0
+    CLOCK    read from this rank's clock
+    SHARD    an iterable of this rank's shard of the batches
+    ENTRY    exactly the value of one serial iteration, of another one on each rank
+    RUN      what the location ``at`` held before the loop, and ``adds`` to it: a sum so far over this rank's iterations
+    EXTREME  the ``adds`` (max, min) of the entries so far and of what ``at`` held before
+    RATIO    a sum so far over a count so far: the ranks' mean of it is the serial one, exactly where shares are even;
+             ``at`` is the ``Quotient`` of which runs it is, where that is known
+    MIX      computed from runs: neither an entry nor a sum itself
+    UNKNOWN  depends on local samples, and nothing is known that makes it serial; ``why``
+    """
+
+    kind: Kind = Kind.SAME
+    at: Any = None
+    adds: frozenset[str] = frozenset()
+    why: Why | None = None
+    counts: bool = False  # of a run: whether all ranks add the same
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all ranks hold the same number."""
+        return self.kind in UNIFORM or self.counts
+
+    @property
+    def untouched(self) -> bool:
+        """Whether it is what a location held when this iteration began."""
+        return self.kind is Kind.RUN and not self.adds
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """Of which runs a RATIO is the quotient, as they were placed when it was computed."""
+
+    over: Place
+    under: Place
+
+
+SAME, ENTRY, COUNT, INDEX = Place(), Place(Kind.ENTRY), Place(Kind.COUNT), Place(Kind.INDEX)
+CLOCK, SHARD, MIX, RATIO = Place(Kind.CLOCK), Place(Kind.SHARD), Place(Kind.MIX), Place(Kind.RATIO)
+
+
+def unknown(node: cst.CSTNode, text: str, at: Any = None) -> Place:
+    """Return the placement of what became unknown at ``node``; ``at`` is the location that did."""
+    return Place(Kind.UNKNOWN, why=Why(node, text, at))
+
+
+class Nothing(Enum):
+    """No constant is known."""
+
+    NOTHING = 0
+
+
+NOTHING = Nothing.NOTHING
+
+
+@dataclass(frozen=True)
+class Value:
+    """An abstract value: its placement, and what of its structure is followed.
+
+    ``refs`` are the objects, functions and classes that it may be; ``items`` the entries of a tuple; ``const`` a
+    literal; ``name`` the qualified name of something foreign (``torch.nn``); ``zero`` tells that it is neutral to
+    addition; ``scalar`` whether it is one number (None: not known); ``pending`` the reductions that made it serial.
+    """
+
+    place: Place = SAME
+    refs: frozenset[Any] = frozenset()
+    items: tuple[Value, ...] | None = None
+    const: Any = NOTHING
+    name: str = ""
+    zero: bool = False
+    scalar: bool | None = None
+    pending: frozenset[Any] = frozenset()
+    texts: frozenset[Any] = frozenset()  # the formatted texts that it is, by the expressions that make them
+    reduced: bool = False  # whether it is made of what a reduction made serial
+    late: bool = field(default=False, compare=False)  # of a variable: whether a loop's first iteration may lack it
+
+    def at(self, place: Place) -> Value:
+        """Return it with another placement."""
+        return replace(self, place=place, const=NOTHING, pending=frozenset())
+
+
+ANY = Value()
+EMPTY = Value(zero=True, name="empty")  # nothing, so far
+
+
+def constant(value: Any) -> Value:
+    """Return the value of a literal."""
+    number = isinstance(value, (int, float, complex))
+    return Value(const=value, zero=number and value == 0 and not isinstance(value, bool), scalar=number or None)
+
+
+def join_places(a: Place, b: Place) -> Place:
+    """Return what holds of a value that is placed as ``a`` or as ``b``, all ranks alike."""
+    if a == b:
+        return a
+    kinds = {a.kind, b.kind}
+    if Kind.UNKNOWN in kinds:
+        return a if a.kind is Kind.UNKNOWN else b
+    if a.kind is b.kind is Kind.RATIO:
+        return RATIO
+    if a.kind is b.kind is Kind.RUN and a.at == b.at:
+        return replace(a, adds=a.adds | b.adds, counts=a.counts and b.counts)
+    for one, other in ((a, b), (b, a)):
+        if other.untouched and one.kind is Kind.EXTREME and one.at == other.at:
+            return one
+        if other.kind is Kind.RUN and one.kind in (Kind.SAME, Kind.COUNT) and other.adds:
+            return replace(other, adds=other.adds | {"reset"})  # a window: set back every K iterations
+        if other.kind is Kind.RUN and other.adds & {"decayed", "joined"} and one.kind is Kind.ENTRY:
+            return other  # a moving average, or an array, that begins at the first entry
+        if other.untouched and one.kind in (Kind.ENTRY, Kind.SAME, Kind.COUNT, Kind.INDEX, Kind.CLOCK):
+            return one if one.kind is not Kind.SAME else other
+    if kinds & {Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO}:
+        return MIX
+    if kinds == {Kind.ENTRY} and (a.adds | b.adds) & {"summed", "bent"}:
+        return Place(Kind.ENTRY, adds=frozenset({"bent"}))
+    if kinds == {Kind.COUNT}:
+        return Place(Kind.COUNT, at="mixed")
+    for kind in (Kind.ENTRY, Kind.SHARD, Kind.CLOCK, Kind.COUNT, Kind.INDEX):
+        if kind in kinds:
+            return a if a.kind is kind else b
+    return a
+
+
+def join(a: Value | None, b: Value | None) -> Value:
+    """Return what holds of a value that is ``a`` or ``b``."""
+    if a is None or b is None or a == b:
+        return a or b or ANY
+    for empty, other in ((a, b), (b, a)):
+        if empty.name == "empty" and empty.place.kind is Kind.SAME:
+            return replace(other, zero=False)
+    items = None
+    if a.items is not None and b.items is not None and len(a.items) == len(b.items):
+        items = tuple(map(join, a.items, b.items))
+    same = a.const is not NOTHING and type(a.const) is type(b.const) and a.const == b.const
+    place = join_places(a.place, b.place)
+    for one, other in ((a, b), (b, a)):
+        serial = one.place.kind is Kind.SAME and one.const is NOTHING and not one.zero and one.scalar
+        if place.kind is Kind.COUNT and serial and other.place.kind is Kind.COUNT:
+            place = Place(Kind.COUNT, at="mixed")  # a count or a serial number: which of them, nobody knows later
+    if items is None:
+        for part in (*(a.items or ()), *(b.items or ())):
+            place = join_places(place, part.place)
+    return Value(
+        place=place,
+        refs=a.refs | b.refs,
+        items=items,
+        const=a.const if same else NOTHING,
+        name=a.name if a.name == b.name else "",
+        zero=a.zero and b.zero,
+        scalar=a.scalar if a.scalar == b.scalar else None,
+        pending=a.pending | b.pending,
+        texts=a.texts | b.texts,
+        reduced=a.reduced or b.reduced,
+    )
+
+
+def joined(values: Iterable[Value]) -> Value:
+    """Return what holds of a value that is one of ``values``."""
+    found: Value | None = None
+    for value in values:
+        found = join(found, value)
+    return found if found is not None else ANY
+
+
+def diverged(a: Value, b: Value, test: cst.CSTNode) -> Value:
+    """Return what holds of a location that is ``a`` on some ranks and ``b`` on others, by a test that diverges."""
+    if a == b:
+        return a
+    both = join(a, b)
+    kinds = {a.place.kind, b.place.kind}
+    if a.place.untouched or b.place.untouched:
+        own, other = (a, b) if a.place.untouched else (b, a)
+        goes_on = other.place.kind in (Kind.RUN, Kind.EXTREME) and other.place.at == own.place.at
+        if goes_on and "scaled" not in other.place.adds:
+            return both
+        if other.const is True or other.const is False:
+            adds = frozenset({"max" if other.const else "min"})
+            return both.at(Place(Kind.EXTREME, own.place.at, adds))
+        return both.at(unknown(test, "it is set under a test that differs between ranks"))
+    if kinds <= {Kind.SAME, Kind.COUNT, Kind.INDEX, Kind.ENTRY, Kind.CLOCK}:
+        if (a.refs or b.refs) and kinds == {Kind.SAME}:
+            return both
+        return both.at(ENTRY)
+    return both
+
+
+def combine(places: Iterable[Place]) -> Place:
+    """Return the placement of what is computed from values placed so, within one iteration."""
+    found = [COUNT if p.counts else p for p in places if p.kind is not Kind.SAME]
+    if not found:
+        return SAME
+    for p in found:
+        if p.kind is Kind.UNKNOWN:
+            return p
+    kinds = {p.kind for p in found}
+    if kinds & {Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO}:
+        if len(found) > 1 or found[0].kind is not Kind.RATIO:
+            return MIX
+        return RATIO if isinstance(found[0].at, Quotient) else found[0]  # 100 * total / seen
+    if Kind.ENTRY in kinds or Kind.SHARD in kinds:
+        return next((p for p in found if p.kind is Kind.ENTRY and p.adds), ENTRY)
+    if Kind.CLOCK in kinds:
+        return CLOCK
+    return found[0] if len(set(found)) == 1 and found[0].kind is Kind.COUNT else COUNT
+
+
+def power(place: Place) -> int:
+    """Return how many times a count is to be multiplied by the number of ranks; of what is serial 0."""
+    if place.kind is Kind.SAME:
+        return 0
+    if place.kind is Kind.COUNT and place.at == "mixed":
+        return 0
+    return place.at if place.kind is Kind.COUNT and isinstance(place.at, int) else 1
+
+
+def count(times: int) -> Place:
+    """Return the placement of a count that is to be multiplied by the number of ranks so many times."""
+    return SAME if times == 0 else COUNT if times == 1 else Place(Kind.COUNT, at=times)

@@ -1,0 +1,234 @@
+"""Comprehensions that train are read, and written, as the loops that they are."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+# Calls that make gradients or use them; the functions that make such calls train, and those that call them.
+_TRAINS = {"backward", "apply_gradients", "train_on_batch"}
+# What takes all that a generator yields, at once.
+_EXHAUSTS = {"sum", "list", "tuple", "max", "min", "sorted", "fsum", "mean", "fmean", "extend", "deque"}
+# What is not gone through once, or each time anew.
+_APART = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.SetComp, ast.DictComp, ast.ListComp, ast.GeneratorExp)
+_Turned = ast.ListComp | ast.GeneratorExp
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A statement that became longer: the line of the new text on which it begins, and how many lines were added."""
+
+    line: int
+    added: int
+
+
+def trainers(sources: Iterable[str | bytes]) -> frozenset[str]:
+    """Return the names of the functions and methods in ``sources`` that train, themselves or by what they call."""
+    calls: dict[str, set[str]] = {}
+    for source in sources:
+        for node in ast.walk(_parsed(source)):
+            if isinstance(node, ast.FunctionDef):
+                calls.setdefault(node.name, set()).update(_called(node))
+    found = {name for name, called in calls.items() if called & _TRAINS}
+    while more := {name for name, called in calls.items() if called & found} - found:
+        found |= more
+    return frozenset(found)
+
+
+def drawn(sources: Iterable[str | bytes], names: frozenset[str]) -> frozenset[str]:
+    """Return those of ``names`` that are generators: going through what they yield trains."""
+    functions = (n for source in sources for n in ast.walk(_parsed(source)) if isinstance(n, ast.FunctionDef))
+    yields = {f.name for f in functions if any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in _own(f))}
+    return frozenset(yields & names)
+
+
+def unfolded(
+    source: str | bytes, names: frozenset[str], generators: frozenset[str] = frozenset()
+) -> tuple[str | bytes, list[Growth]]:
+    """Return ``source`` with loops in place of comprehensions that call one of ``names``, and where it grew.
+
+    So it is with what takes all that one of ``generators`` yields: ``list(epoch(loader))``.
+
+    Before:
+        losses = [step(x, y) for x, y in loader]
+
+    After:
+        losses = []
+        for x, y in loader:
+            losses.append(step(x, y))
+    """
+    found = list(_found(_parsed(source), names | _TRAINS, generators))
+    if not found:
+        return source, []
+    coding = tokenize.detect_encoding(io.BytesIO(source).readline)[0] if isinstance(source, bytes) else ""
+    text = source.decode(coding) if isinstance(source, bytes) else source
+    lines, grown, moved = [f"{line}\n" for line in text.split("\n")], list[Growth](), 0
+    for statement, turned in found:
+        first, last = statement.lineno - 1 + moved, (statement.end_lineno or statement.lineno) + moved
+        indent = lines[first][: statement.col_offset]
+        new = _written(text, statement, turned, indent) if _is_alone(lines[first:last], statement) else []
+        if not new:
+            continue
+        comment = lines[last - 1].encode()[statement.end_col_offset :].decode().rstrip()  # with the blanks before it
+        new[-1] += comment
+        end = "\r\n" if lines[first].endswith("\r\n") else "\n"
+        lines[first:last] = [line + end for part in new for line in part.splitlines()]
+        grown.append(Growth(first + 1, sum(len(part.splitlines()) for part in new) - (last - first)))
+        moved += grown[-1].added
+    text = "".join(lines)[:-1]
+    return text.encode(coding) if isinstance(source, bytes) else text, grown
+
+
+def before_growth(line: int, grown: Iterable[Growth]) -> int:
+    """Return the line of the text as it was, of ``line`` in that with loops."""
+    return line - sum(min(g.added, line - g.line) for g in grown if line > g.line)
+
+
+def _parsed(source: str | bytes) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def _called(node: ast.AST) -> set[str]:
+    calls = (n.func for n in ast.walk(node) if isinstance(n, ast.Call))
+    return {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}
+
+
+def _found(tree: ast.Module, names: frozenset[str], generators: frozenset[str]) -> list[tuple[ast.stmt, _Turned]]:
+    """Return the statements with one comprehension that calls one of ``names``, in source order."""
+    found: list[tuple[ast.stmt, _Turned]] = []
+    for scope in (n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.FunctionDef))):
+        for statement in (n for n in _own(scope) if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return))):
+            turned = [n for n in _evaluated(statement) if _called(n.elt) & names or _draws(n, generators)]
+            turned += [_gone_through(n) for n in _taken_whole(statement, generators)]
+            if len(turned) == 1 and not _clashes(scope, statement, turned[0]):
+                found.append((statement, turned[0]))
+    return sorted(found, key=lambda pair: pair[0].lineno)
+
+
+def _draws(turned: _Turned, generators: frozenset[str]) -> bool:
+    """Tell whether a comprehension goes through what one of ``generators`` yields."""
+    over = turned.generators[0].iter
+    return isinstance(over, ast.Call) and bool(_called(ast.Expr(ast.Call(over.func, [], []))) & generators)
+
+
+def _taken_whole(node: ast.AST, generators: frozenset[str]) -> Iterator[ast.Call]:
+    """Yield the calls of ``generators`` all of which something takes at once: ``list(epoch(loader))``."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(
+            child, (ast.Lambda, ast.IfExp, ast.BoolOp, ast.SetComp, ast.DictComp, ast.ListComp, ast.GeneratorExp)
+        ):
+            continue
+        if isinstance(child, ast.Call) and _called(ast.Expr(ast.Call(child.func, [], []))) & _EXHAUSTS and child.args:
+            first = child.args[0]
+            if isinstance(first, ast.Call) and _called(ast.Expr(ast.Call(first.func, [], []))) & generators:
+                yield first
+        yield from _taken_whole(child, generators)
+
+
+def _gone_through(call: ast.Call) -> ast.ListComp:
+    """Return the comprehension that goes through what ``call`` yields, standing where it does."""
+    each = ast.ListComp(
+        ast.Name("each_result", ast.Load()),
+        [ast.comprehension(ast.Name("each_result", ast.Store()), call, [], 0)],
+    )
+    return ast.copy_location(each, call)
+
+
+def _own(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is in ``scope``, but for what is in functions and classes of it."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield from _own(child)
+
+
+def _evaluated(node: ast.AST) -> Iterator[_Turned]:
+    """Yield the comprehensions in ``node`` that are gone through once, whatever else happens."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Lambda, ast.IfExp, ast.BoolOp, ast.SetComp, ast.DictComp)):
+            continue
+        if isinstance(child, ast.ListComp):
+            yield child
+        elif isinstance(child, ast.GeneratorExp):
+            if isinstance(node, ast.Call) and not {*_called(ast.Expr(ast.Call(node.func, [], [])))}.isdisjoint(
+                _EXHAUSTS
+            ):
+                yield child
+        else:
+            yield from _evaluated(child)
+
+
+def _clashes(scope: ast.AST, statement: ast.stmt, turned: _Turned) -> bool:
+    """Tell whether ``scope`` reads names that the loop would bind, elsewhere: a comprehension keeps them to itself.
+
+    Not where a loop, or another comprehension, has bound them anew.
+    """
+    bound = _bound(g.target for g in turned.generators)
+
+    def reads(node: ast.AST, free: set[str]) -> bool:
+        if node is statement or isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
+            return False
+        if isinstance(node, ast.Name):
+            return isinstance(node.ctx, ast.Load) and node.id in free
+        if isinstance(node, ast.For):
+            free = free - _bound([node.target])
+        elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            free = free - _bound(g.target for g in node.generators)
+        return any(reads(child, free) for child in ast.iter_child_nodes(node))
+
+    return any(reads(child, bound) for child in ast.iter_child_nodes(scope)) or any(
+        g.is_async for g in turned.generators
+    )
+
+
+def _bound(targets: Iterable[ast.expr]) -> set[str]:
+    return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+
+
+def _written(text: str, statement: ast.stmt, turned: _Turned, indent: str) -> list[str]:
+    """Return the lines of the loop, and of what ``statement`` does with its results; none where that is unclear."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    whole = len(targets) == 1 and isinstance(targets[0], ast.Name) and getattr(statement, "value", None) is turned
+    name = targets[0].id if whole and isinstance(targets[0], ast.Name) else ""
+    if not name or any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(turned)):
+        name, whole = next(n for n in ("results", "all_results", "results_of_all") if n not in text), False
+    unused = isinstance(statement, ast.Expr) and statement.value is turned
+    out, depth = [] if unused else [f"{indent}{name} = []"], indent
+    for part in turned.generators:
+        out.append(f"{depth}for {_on_one_line(part.target)} in {_on_one_line(part.iter)}:")
+        depth += "    "
+        for test in part.ifs:
+            out.append(f"{depth}if {_on_one_line(test)}:")
+            depth += "    "
+    each = _on_one_line(turned.elt)
+    out.append(f"{depth}{each}" if unused else f"{depth}{name}.append({each})")
+    if whole or unused:
+        return out
+    code = ast.get_source_segment(text, statement)
+    inner = ast.get_source_segment(text, turned)
+    if code is None or inner is None or code.count(inner) != 1:
+        return []
+    bare = isinstance(turned, ast.GeneratorExp) and f"({inner[1:-1]})" == inner and code.count(f"({inner})") == 0
+    return [*out, f"{indent}{code.replace(inner, f'({name})' if bare else name)}"]
+
+
+def _on_one_line(node: ast.expr) -> str:
+    if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Store):
+        return ", ".join(map(ast.unparse, node.elts))
+    return ast.unparse(node)
+
+
+def _is_alone(lines: list[str], statement: ast.stmt) -> bool:
+    """Tell whether ``statement`` has its ``lines`` for itself, but for blanks and a comment."""
+    before = lines[0].encode()[: statement.col_offset]
+    after = lines[-1].encode()[statement.end_col_offset :].decode().strip()
+    return not before.strip() and (not after or after.startswith("#"))

@@ -1,0 +1,1 @@
+"""Step "broadcast": all ranks begin from the same weights."""

@@ -1,0 +1,166 @@
+"""Part of step "steps": rates that a factor, or a step of their own, changes at every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.updates.rates import ENDS, is_groups_rate, sets_groups_rate
+from dlrun.port.insert import expression
+from dlrun.port.program.script import calls_method, dotted, walk
+from dlrun.port.steps.counts.counters import each_update, innermost
+from dlrun.port.steps.counts.counts import is_own
+from dlrun.port.steps.counts.step_rates import TELLS_APART
+
+MULTIPLIES = "it multiplies the rate at every batch, and n ranks take 1/n of the batches"
+FORGETS = "an average of the weights forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
+_SCALES = (cst.MultiplyAssign, cst.DivideAssign)
+
+
+def compound(facts: ScriptFacts, factor: cst.BaseExpression, why: str = MULTIPLIES) -> Edit:
+    """Return the edit of a ``factor`` that something, such as the rate, is multiplied by at every batch."""
+    return Edit(factor, why, lambda node: expression("torch/compound", {"factor": node}, dl=facts.alias))
+
+
+def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+    """Raise the factor that the rate is multiplied by at every update, and multiply what it grows or falls by.
+
+    ``group["lr"] *= 0.999``, also by a name that is written there. Not so under a test with one of the counts that are
+    ``divided``, or with values of the training. A factor that changes is only doubted.
+    """
+    for node in facts.script.nodes:
+        if (found := change(facts, node)) is None or not _is_rate(facts, target_of(node)):
+            continue
+        by, adds = found
+        if is_own(facts, by):
+            continue  # (high / low) ** (1 / len(loader)): as many steps as a rank takes
+        around = innermost(facts, node)
+        over_groups = isinstance(around, cst.For) and around not in facts.loops
+        at = around if around is not None and over_groups else node
+        if not each_update(facts, at) or is_told(facts, at, divided) or is_judged(facts, at):
+            continue
+        bindings = [
+            b
+            for n in walk(by)
+            if isinstance(n, cst.Name) and n in facts.script.scopes
+            for b in facts.script.bindings_of(n)
+        ]
+        loop = innermost(facts, at)
+        if any(loop is not None and facts.script.inside(b.node, loop) for b in bindings):
+            how = "serial_steps" if adds else "compound"
+            yield Doubt(
+                node,
+                "changes the rate at every batch, and n ranks take 1/n of the batches: it changes n times more slowly",
+                "high",
+                f"{facts.alias}.{how}({facts.script.code(by)})",
+            )
+        elif adds:
+            yield Edit(
+                by, "the rate changes by it at every batch, and n ranks take 1/n of the batches", _grown(facts, node)
+            )
+        else:
+            yield compound(facts, by)
+
+
+def _grown(facts: Facts, node: cst.CSTNode) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
+    """Return what multiplies that by which ``node`` changes a rate; a group's, which is scaled, by as much again."""
+    target = target_of(node)
+    rule = facts.options.lr_scaling
+
+    def more(by: cst.BaseExpression) -> cst.BaseExpression:
+        steps = expression("torch/serial_steps", {"step": by}, dl=facts.alias)
+        if rule == "none" or not is_groups_rate(facts, target):
+            return steps
+        return expression("torch/rate", {"lr": steps}, dl=facts.alias, rule=rule)
+
+    return more
+
+
+def is_judged(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` runs where values of the training are so: ``if loss.item() > 2``."""
+    tests = [up.test for up in facts.script.above(node) if isinstance(up, cst.If)]
+    return any(facts.local(n) for test in tests for n in walk(test))
+
+
+def is_told(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], depth: int = 3) -> bool:
+    """Tell whether ``node`` runs once in as many steps as one of the counts that are ``divided``, or at that step."""
+    tests = [
+        n
+        for up in facts.script.above(node)
+        if isinstance(up, cst.If)
+        for n in walk(up.test)
+        if isinstance(n, cst.Comparison) and isinstance(n.comparisons[0].operator, TELLS_APART)
+    ]
+    function = facts.script.function_of(node)
+    calls = facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
+    return any(facts.script.inside(n, test) for n in divided for test in tests) or (
+        bool(calls) and all(is_told(facts, call, divided, depth - 1) for call in calls)
+    )
+
+
+def target_of(node: cst.CSTNode) -> cst.CSTNode:
+    """Return what ``node``, an assignment, or a call that assigns to a variable, gives a value to."""
+    if isinstance(node, cst.Call):
+        return cst.ensure_type(node.func, cst.Attribute).value
+    return node.target if isinstance(node, cst.AugAssign) else cst.ensure_type(node, cst.Assign).targets[0].target
+
+
+def change(facts: ScriptFacts, node: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
+    """Return what ``node`` multiplies a number, such as a rate, with, or adds to it, and whether it adds.
+
+    ``f`` in ``g["lr"] *= f``, in ``g["lr"] = f * g["lr"]``, in ``lr = max(low, lr * f)`` and in ``lr.assign(lr * f)``.
+    """
+    if isinstance(node, cst.AugAssign):
+        adds = isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign))
+        return (node.value, adds) if adds or isinstance(node.operator, _SCALES) else None
+    if isinstance(node, cst.Call) and node.args and calls_method(node, "assign_add", "assign_sub"):
+        return node.args[0].value, True
+    if not isinstance(node, cst.Assign) and not (calls_method(node, "assign") and node.args):
+        return None
+    target = target_of(node)
+    made = node.value if isinstance(node, cst.Assign) else node.args[0].value
+    kept = [made]
+    if isinstance(made, cst.Call) and plain(facts.script.name_of(made.func)) in ENDS:
+        kept = [arg.value for arg in made.args]
+    for value in (v for v in kept if isinstance(v, cst.BinaryOperation)):
+        same = [facts.script.code(side) == facts.script.code(target) for side in (value.left, value.right)]
+        other = value.right if same[0] else value.left
+        turned = isinstance(value.operator, (cst.Multiply, cst.Add))
+        if same == [True, False] or (same == [False, True] and turned):
+            if isinstance(value.operator, (cst.Add, cst.Subtract)):
+                return other, True
+            return (other, False) if isinstance(value.operator, (cst.Multiply, cst.Divide)) else None
+    return None
+
+
+def _is_rate(facts: Facts, target: cst.CSTNode) -> bool:
+    """Tell whether ``target`` is a group's rate, or what one is set to as it is: ``group["lr"] = lr``.
+
+    Or the rate of an update by hand: ``w -= lr * w.grad``.
+    """
+    if is_groups_rate(facts, target):
+        return True
+    if not isinstance(target, (cst.Name, cst.Attribute)):
+        return False
+    return any(
+        type(value) is type(target)
+        and dotted(value) == dotted(target)
+        and (
+            facts.script.bindings_of(value) == facts.script.bindings_of(target)
+            if isinstance(target, cst.Name)
+            else facts.script.class_of(value) is facts.script.class_of(target)
+        )
+        for value in _written(facts)
+    )
+
+
+@lru_cache(maxsize=1)
+def _written(facts: Facts) -> tuple[cst.BaseExpression, ...]:
+    """Return what groups' rates are set to, and the rates of updates by hand."""
+    groups = (n.value for n in facts.script.of(cst.Assign) if sets_groups_rate(facts, n))
+    return (*groups, *(rate for _, rates in facts.by_hand for rate in rates))

@@ -1,0 +1,132 @@
+"""What a test asks of a count: whether it is at, below or beyond some number, or at every so many-th."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts.updates.rates import is_least
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import dotted, walk
+
+_RESTS = ("mod", "remainder", "fmod")
+_COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
+
+
+def goes_on(body: cst.IndentedBlock) -> bool:
+    """Tell whether ``body`` goes on with the next turn, and does nothing else: ``if step % 100: continue``."""
+    only = body.body[0] if len(body.body) == 1 else None
+    return isinstance(only, cst.SimpleStatementLine) and isinstance(only.body[0], cst.Continue)
+
+
+def skipped(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield what a ``test`` compares that leaves out all turns but some: ``step % n``, ``(step + 1) % n != 0``."""
+    match test:
+        case cst.BooleanOperation(operator=cst.Or()):
+            yield from skipped(test.left)
+            yield from skipped(test.right)
+        case cst.BinaryOperation() | cst.Call():
+            yield from ((_before(count), every) for count, every in divided(test))
+        case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(cst.NotEqual(), number)]):
+            yield from ((_before(count), every) for count, every in divided(left) if _is_rest_of(number, every))
+
+
+def asked(flow: Flow, test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield what ``test`` compares, ``step`` and ``n`` of ``step > 0 and step == n``, or of ``(step + 1) % n == 0``.
+
+    Also of a name for that, ``due = step % n == 0``, and of a function of the script, ``is_due(step, n)``.
+    """
+    match test:
+        case cst.Name():
+            kept = _kept(flow, test)
+            yield from asked(flow, kept) if isinstance(kept, (cst.Comparison, cst.Call)) else ()
+        case cst.Call():
+            yield from _by_function(flow, test)
+        case cst.BooleanOperation(operator=cst.And()):
+            yield from asked(flow, test.left)
+            yield from asked(flow, test.right)
+        case cst.BooleanOperation(operator=cst.Or()):  # the last step is the loop's to tell
+            sides = [*asked(flow, test.left), *asked(flow, test.right)]
+            yield from ((count, n) for count, n in sides if isinstance(n, cst.Integer) or _is_divisor(n, test))
+        case cst.UnaryOperation(operator=cst.Not(), expression=rest):
+            yield from ((_before(count), every) for count, every in divided(rest))
+        case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator=operator, comparator=number)]):
+            if rests := divided(left):
+                equals = isinstance(operator, cst.Equal)
+                yield from ((_before(n), every) for n, every in rests if equals and _is_rest_of(number, every))
+            elif parts := [part for side in (left, number) if (part := _part(flow, side)) is not None]:
+                yield from ((_before(part.left), part.right) for part in parts)
+            elif isinstance(operator, _COMPARES) and not is_least(number):
+                yield left, number
+                if (count := _before(left)) is not left:  # step - saved >= n
+                    yield count, number
+
+
+def _kept(flow: Flow, name: cst.Name) -> cst.BaseExpression | None:
+    """Return what the one assignment of ``name`` gives it."""
+    bound = flow.script.bindings_of(name)
+    return bound[0].value if len(bound) == 1 and bound[0].how == "assign" and not bound[0].path else None
+
+
+def _part(flow: Flow, side: cst.BaseExpression) -> cst.BinaryOperation | None:
+    """Return the whole-number division that ``side`` is, or is a name for: ``step // 200 > saved``."""
+    side = (_kept(flow, side) or side) if isinstance(side, cst.Name) else side
+    divides = isinstance(side, cst.BinaryOperation) and isinstance(side.operator, cst.FloorDivide)
+    return side if isinstance(side, cst.BinaryOperation) and divides else None
+
+
+def _by_function(flow: Flow, call: cst.Call) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield what ``call`` hands to the function of the script that compares it: ``is_due(step, 100)``.
+
+    A number that stands in the function itself is yielded where no other call asks it.
+    """
+    targets = flow.targets(call)
+    told = [value for target in targets for value in flow.returns(target) if dotted(value) not in ("True", "False")]
+    if len(targets) != 1 or len(told) != 1 or isinstance(told[0], (cst.Call, cst.Name)):
+        return
+
+    def handed(node: cst.BaseExpression) -> cst.BaseExpression | None:
+        return flow.argument(call, targets[0], node.value) if isinstance(node, cst.Name) else None
+
+    for count, number in asked(flow, told[0]):
+        given, every = handed(count), handed(number)
+        bound = flow.script.bindings_of(number)
+        if every is None and not any(b.how == "param" for b in bound) and len(flow.callers(targets[0])) == 1:
+            every = number
+        if every is not None:
+            yield given if given is not None else count, every
+
+
+def divided(node: cst.BaseExpression) -> list[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Return what ``node`` divides, and by what, where it is what remains: ``step % n``, ``np.mod(step, n)``."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):
+        return [(node.left, node.right)]
+    rests = isinstance(node, cst.Call) and dotted(node.func).rsplit(".", 1)[-1] in _RESTS and len(node.args) == 2
+    return [(node.args[0].value, node.args[1].value)] if isinstance(node, cst.Call) and rests else []
+
+
+def _is_rest_of(number: cst.BaseExpression, every: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` may remain of a division by ``every``: 0, ``n - 1``, and 2 of 500."""
+    if isinstance(number, cst.Integer) and isinstance(every, cst.Integer):
+        return number.evaluated_value < every.evaluated_value
+    return isinstance(number, cst.Integer) or any(n.deep_equals(every) for n in walk(number))
+
+
+def is_one_less(number: cst.CSTNode, every: cst.CSTNode) -> bool:
+    """Tell whether both are written as numbers, and ``number`` is one less than ``every``."""
+    whole = isinstance(number, cst.Integer) and isinstance(every, cst.Integer)
+    return whole and number.evaluated_value == every.evaluated_value - 1  # type: ignore[attr-defined]
+
+
+def _is_divisor(number: cst.BaseExpression, test: cst.BaseExpression) -> bool:
+    return any(
+        isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo) and n.right is number
+        for n in walk(test)
+    )
+
+
+def _before(count: cst.BaseExpression) -> cst.BaseExpression:
+    """Return ``step`` of ``step + 1``."""
+    adds = isinstance(count, cst.BinaryOperation) and isinstance(count.operator, (cst.Add, cst.Subtract))
+    return count.left if isinstance(count, cst.BinaryOperation) and adds else count

@@ -1,0 +1,81 @@
+"""Part of step "steps" for Keras: after how many batches each callbacks save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.numbers.computed import Tells
+from dlrun.port.insert import expression
+from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.steps.counts.conditions import asked, divided
+from dlrun.port.steps.counts.keras_schedules import of_batches
+from dlrun.port.steps.counts.milestones import saves_or_decides
+from dlrun.port.steps.counts.so_far import bare
+
+_SAVERS = ("ModelCheckpoint", "BackupAndRestore")
+_WHY = "it counts batches between saves, and each rank sees 1/n of them"
+
+
+def keras(facts: KerasFacts, counts: Tells) -> Iterator[Edit | Doubt]:
+    """Divide the batches between saves, with n ranks 1/n of the serial ones; what ``counts`` tells counts batches.
+
+    Before:
+        model.compile(opt)
+        model.fit(x, y, callbacks=[keras.callbacks.ModelCheckpoint("net.keras", save_freq=1000)])
+
+    After:
+        model.compile(opt)
+        model.fit(x, y, callbacks=[keras.callbacks.ModelCheckpoint("net.keras", save_freq=dl.steps(1000))])
+    """
+    for every in dict.fromkeys(_of_savers(facts)):
+        made = [o.node for o in facts.flow.origins(every)]
+        if any(isinstance(n, cst.SimpleString) for n in made):
+            continue  # "epoch"
+        if all(isinstance(n, (cst.Integer, cst.BinaryOperation)) for n in made):
+            yield _divided(facts, every)
+        else:
+            code = facts.script.code(every)
+            yield Doubt(
+                every,
+                f"{code} may count batches between saves, of which each rank sees 1/n",
+                "medium",
+                f"{facts.alias}.steps({code}), if it does",
+            )
+    for every in dict.fromkeys(_of_callbacks(facts, counts)):
+        yield _divided(facts, every)
+
+
+def _divided(facts: KerasFacts, every: cst.BaseExpression) -> Edit:
+    return Edit(every, _WHY, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))
+
+
+def _of_savers(facts: KerasFacts) -> Iterator[cst.BaseExpression]:
+    """Yield after how many batches each Keras' own callbacks save."""
+    for call in facts.script.calls:
+        every = argument(call, "save_freq")
+        if every is not None and dotted(call.func).rsplit(".", 1)[-1] in _SAVERS:
+            yield every
+
+
+def _of_callbacks(facts: KerasFacts, counts: Tells) -> Iterator[cst.BaseExpression]:
+    """Yield what the script's own callbacks divide a count of batches by to know when to save."""
+    for node in facts.script.of(cst.If):
+        if not of_batches(facts, node) or not saves_or_decides(facts, node.body):
+            continue
+        rests = {every for n in walk(node.test) if isinstance(n, cst.BaseExpression) for _, every in divided(n)}
+        for count, every in asked(facts.flow, node.test):
+            told = bare(facts, count)
+            seen = counts(told) or dotted(told).endswith("optimizer.iterations") or _is_number(facts, told)
+            if every in rests and seen:
+                yield every
+
+
+def _is_number(facts: KerasFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is the number of a batch in its epoch, which Keras gives the method."""
+    function = facts.script.function_of(node)
+    params = [p.name.value for p in function.params.params] if isinstance(function, cst.FunctionDef) else []
+    return isinstance(node, cst.Name) and params[1:2] == [node.value]

@@ -1,0 +1,51 @@
+"""The loops around train_on_batch(): which of them make a rank's own turns, and how many the serial script makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.feeds.iterated import Iterated
+from dlrun.port.program.script import walk
+
+
+def shared(facts: KerasFacts) -> Iterator[cst.For]:
+    """Yield the loops of which each rank makes 1/n of the iterations."""
+    for loop in facts.loops:
+        inner = turns(facts, loop)
+        if isinstance(inner, cst.For) and bound(facts, inner) is not None:
+            yield inner
+    yield from (loop for loop in facts.dealt if bound(facts, loop) is not None)
+    for node in facts.iterated:
+        over = next((up for up in facts.script.above(node) if isinstance(up, cst.For)), None)
+        if over is not None and facts.script.inside(node, over.iter):
+            yield over
+
+
+def bound(facts: KerasFacts, loop: cst.For | cst.CompFor) -> cst.BaseExpression | None:
+    """Return the number up to which ``loop`` counts."""
+    known = Iterated(facts.flow)
+    call = known.of(loop)
+    args = call.args if isinstance(call, cst.Call) and known.counts(call) else ()
+    plain = [a.value for a in args if a.keyword is None and not a.star]
+    return plain[min(1, len(plain) - 1)] if plain else None
+
+
+def turns(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While | cst.CompFor:
+    """Return the loop that counts steps: the innermost, but for one that trains only a part, as a GAN's critic.
+
+    Or the turns of a list that holds all of its losses.
+    """
+    lists = [n for n in walk(loop.body) if isinstance(n, (cst.ListComp, cst.GeneratorExp))]
+    for each in (n for n in lists if facts.script.code(n).count("train_on_batch(") == trains(facts, loop)):
+        return each.for_in
+    inner = [n for n in walk(loop.body) if isinstance(n, (cst.For, cst.While)) and trains(facts, n)]
+    only = next((n for n in inner if trains(facts, n) == trains(facts, loop)), None)
+    return turns(facts, only) if only is not None else loop
+
+
+def trains(facts: KerasFacts, loop: cst.For | cst.While) -> int:
+    """Return how many calls of train_on_batch() stand in ``loop``."""
+    return facts.script.code(loop.body).count("train_on_batch(")

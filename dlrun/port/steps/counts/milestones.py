@@ -1,0 +1,264 @@
+"""Part of step "steps": what changes the rate, saves, or ends the training at certain numbers of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.models.taken_over import lowers, takes_over
+from dlrun.port.facts.numbers.computed import computed, leaves
+from dlrun.port.facts.updates.rates import ORDER, changes
+from dlrun.port.program.script import Script, calls_method, dotted, walk
+from dlrun.port.steps.counts import windows
+from dlrun.port.steps.counts.conditions import asked, divided, goes_on, is_one_less, skipped
+from dlrun.port.steps.counts.counters import Counters, each_update, held, innermost, position_of, tells
+from dlrun.port.steps.counts.counts import all_samples, from_length
+from dlrun.port.steps.counts.so_far import bare, steps_so_far
+from dlrun.port.steps.counts.step_rates import set_by_hand
+
+_SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
+
+
+def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
+    """Yield what a count of steps is compared with, where that changes the rate: ``if step in (8000, 12000):``.
+
+    And where it is a part of an epoch: ``if step % (len(data) // 5) == 0:``. What is compared is yielded also where the
+    change is computed with it: ``if step < ramp: lr *= step / ramp``. So are the steps at which the script saves, or
+    decides whether to go on: 64 ranks might not make 1000 steps, and save nothing. All cadences of a loop follow one
+    rule, ``step % 100 == 0``: what is shown or evaluated every so often comes as often as in the serial run.
+    """
+    script = facts.script
+    named = tells(facts, numbers(facts, counters))
+    kept = named if facts.framework == "torch" else steps_so_far(facts)  # by TensorFlow, too
+    places = {*changes(facts), *facts.optimizers, *_made_of(facts)}  # an optimizer made anew begins with another rate
+    for node in script.of(cst.If):
+        inside = any(up in facts.loops for up in script.above(node)) or each_update(facts, node)
+        skips = inside and isinstance(node.body, cst.IndentedBlock) and goes_on(node.body)
+        bodies: list[cst.CSTNode] = [node.body]
+        if skips:  # what the turns do that are not left out
+            bodies = script.block(node)[script.block(node).index(node) + 1 :]
+        for count, number in (skipped(node.test) if skips else asked(facts.flow, node.test)) if inside else ():
+            if not (named(bare(facts, count)) or kept(bare(facts, count))):
+                continue
+            if _passes_by(facts, bare(facts, count), number):
+                continue
+            sets = any(_sets_rate(facts, body, places) for body in bodies)
+            if _of_all(facts, number) or sets or _acts(facts, node, bodies) or _is_cadence(facts, node, bodies, number):
+                yield from _serial(facts, bodies, number)
+
+
+def _made_of(facts: Facts) -> Iterator[cst.CSTNode]:
+    """Yield what is assigned to names that rates set in training loops are made of: ``now = step / 500``."""
+    if facts.framework == "torch":
+        for node in computed(facts.flow, list(set_by_hand(facts))).nodes:
+            up = facts.script.parents.get(node)
+            if isinstance(up, cst.Assign) and up.value is node:
+                yield node
+
+
+def _passes_by(facts: Facts, count: cst.CSTNode, number: cst.CSTNode) -> bool:
+    """Tell whether ``count`` goes in strides, ``range(0, n, 8)``, and may pass by ``number`` once that is divided."""
+    bindings = facts.script.bindings_of(count)
+    strided = any(
+        isinstance(b.value, cst.Call)
+        and len(b.value.args) > 2
+        and isinstance(b.node, cst.For)
+        and position_of(facts, b.node) is not None
+        for b in bindings
+    )
+    up = facts.script.parents[number]
+    test = facts.script.parents[up] if isinstance(up, cst.ComparisonTarget) else up
+    return strided and not (isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, ORDER))
+
+
+def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CSTNode]) -> bool:
+    """Tell whether ``value`` is the number, from 0, of the last of some steps: 99 in ``step % 100 == 99``.
+
+    And 999 in ``step == 999``, where 1000 is one of the ``counts`` of steps.
+    """
+    up = script.parents[value]
+    if every := rest_of(script, value):
+        return any(is_one_less(value, number) for number in every)
+    equals = isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, cst.Equal)
+    test = script.parents[up] if equals else None
+    alone = isinstance(test, cst.Comparison) and not isinstance(test.left, cst.BinaryOperation)
+    return alone and any(is_one_less(value, number) for number in counts)
+
+
+def rest_of(script: Script, value: cst.CSTNode) -> list[cst.BaseExpression]:
+    """Return of what ``value`` is the rest that is asked for: 100 in ``step % 100 == 50``; none if it is none."""
+    up = script.parents[value]
+    equals = isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, (cst.Equal, cst.NotEqual))
+    test = script.parents[up] if equals else None
+    return [every for _, every in divided(test.left)] if isinstance(test, cst.Comparison) else []
+
+
+def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield ``number``, where it counts serial steps, and the places in its test and in ``bodies`` that use it."""
+    if not _of_all(facts, number):
+        yield from beside(facts, number, lambda part: from_length(facts, part))
+    if _of_all(facts, number) or not from_length(facts, number):
+        yield number
+        named = facts.script.code(number) if dotted(number) or _is_entry(number) else ""
+        asked = next((up for up in facts.script.above(number) if isinstance(up, cst.Comparison)), None)
+        if asked is not None and isinstance(number, cst.Integer) and facts.script.inside(number, asked.left):
+            compared = asked.comparisons[0].comparator
+            kept = divided(asked.left) and isinstance(compared, cst.Integer) and compared.evaluated_value > 0  # == 50
+            rests = [compared] if kept else walk(compared)  # 100 - 1, and 99, of 100
+            yield from (n for n in rests if kept or n.deep_equals(number) or is_one_less(n, number))  # type: ignore[misc]
+        part = facts.script.parents[number]
+        if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.FloorDivide):  # saved = step // 200
+            yield from (
+                n.right
+                for body in bodies
+                for n in walk(body)
+                if n is not part and isinstance(n, cst.BinaryOperation) and n.deep_equals(part)
+            )
+            return
+        if isinstance(part, cst.BinaryOperation) and isinstance(number, cst.Integer):  # epoch = step // 100
+            parts = [n for body in bodies for n in walk(body) if isinstance(n, cst.BinaryOperation)]
+            yield from (
+                n.right
+                for n in parts
+                if isinstance(n.operator, cst.FloorDivide)
+                and n.left.deep_equals(part.left)
+                and n.right.deep_equals(number)
+            )
+        loop = next((up for up in facts.script.above(number) if up in facts.loops), None)
+        places = dict.fromkeys((*([asked] if asked is not None else []), *bodies))
+        if loop is not None:
+            test = next((up.test for up in facts.script.above(number) if isinstance(up, cst.If)), number)
+            yield from windows.means(facts, loop, [test, *bodies], number)
+        same = [
+            n
+            for part in places
+            for n in walk(part)
+            if named and n is not number and _reads(facts.script, n) and facts.script.code(n) == named
+        ]
+        if not any(getattr(facts.script.parents[n], "target", None) is n for n in same):  # counted on in serial steps
+            yield from same  # type: ignore[misc]
+
+
+def _reads(script: Script, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a value: not an argument as a whole, nor the name of an argument or an attribute."""
+    up = script.parents.get(node)
+    return isinstance(node, cst.BaseExpression) and node not in (
+        getattr(up, "keyword", None),
+        getattr(up, "attr", None),
+    )
+
+
+def _of_all(facts: Facts, number: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` is made of the number of all samples."""
+    return any(all_samples(facts, leaf) for leaf in leaves(facts.flow, number))
+
+
+def numbers(facts: Facts, counters: Counters) -> Counters:
+    """Return ``counters``, the numbers of loops that draw a batch a turn, and what they add up to over epochs."""
+    known = counters | set(_counted(facts))
+    return known | set(_sums(facts, known))
+
+
+def beside(
+    facts: Facts, number: cst.BaseExpression, own: Callable[[cst.BaseExpression], bool]
+) -> list[cst.BaseExpression]:
+    """Return the numbers of serial steps that ``number`` adds to what is a rank's ``own``: 500 of ``total - 500``."""
+    parts = [number]
+    while isinstance(parts[0], cst.BinaryOperation) and isinstance(parts[0].operator, (cst.Add, cst.Subtract)):
+        parts = [parts[0].left, parts[0].right, *parts[1:]]
+    others = [part for part in parts if not own(part)]
+    return [part for part in others if _is_written(facts, part)] if 0 < len(others) < len(parts) else []
+
+
+def _is_written(facts: Facts, part: cst.BaseExpression) -> bool:
+    """Tell whether ``part`` is a number above 1, or one that the program is given: ``500``, ``args.warm``."""
+    return all(
+        n.evaluated_value > 1 if isinstance(n, cst.Integer) else isinstance(n, cst.Attribute)
+        for n in leaves(facts.flow, part)
+    )
+
+
+def _is_entry(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Subscript) and bool(dotted(node.value))
+
+
+def _counted(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield the numbers of the loops that draw a batch a turn."""
+    for loop, _ in facts.counted:
+        if isinstance(loop, cst.For) and isinstance(loop.target, cst.Name):
+            yield from held(facts, loop.target)
+
+
+def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield the names of steps counted over epochs: ``done = epoch * len(loader) + i``."""
+    counted, script = tells(facts, known), facts.script
+    for node in facts.script.of(cst.Assign):
+        added = isinstance(node.value, cst.BinaryOperation) and isinstance(node.value.operator, cst.Add)
+        shares = [
+            n
+            for n in walk(node.value)
+            if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, (cst.Divide, cst.FloorDivide))
+        ]  # epoch + i / batches
+        found = [n for n in walk(node.value) if isinstance(n, cst.Name) and counted(n)] if added else []
+        if any(not any(script.inside(n, share) for share in shares) for n in found):
+            yield from held(facts, node.targets[0].target)
+
+
+def _is_cadence(facts: Facts, node: cst.If, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` says every how many steps something is done, but for updates: of several batches."""
+    up = facts.script.parents[number]
+    rest = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.right is number
+    around = innermost(facts, node)
+    steps = {step.node for step in facts.steps}
+    updates = any(
+        n in steps or calls_method(n, "zero_grad", "unscale_")
+        for body in bodies
+        for each in facts.flow.bodies(body, 3)
+        for n in walk(each)
+    )
+    followed = facts.framework == "torch" or getattr(facts, "style", "") == "tape"
+    return followed and rest and not updates and (around in facts.loops or isinstance(around, cst.FunctionDef))
+
+
+def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:
+    """Tell whether ``bodies`` save or decide, beside the steps: a body that updates is one of several batches."""
+    around = innermost(facts, node)
+    updates = any(facts.script.inside(step.node, body) for step in facts.steps for body in bodies)
+    trains = around in facts.loops or isinstance(around, cst.FunctionDef)
+    return trains and not updates and any(saves_or_decides(facts, body) for body in bodies)
+
+
+def saves_or_decides(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether running ``node`` saves, tells a scheduler a metric, or leaves the loop around it.
+
+    Or gives a model another's weights, as a target network gets them, or lowers a rate.
+    """
+    if takes_over(facts, node) or lowers(facts, node):
+        return True
+    for end in (n for n in walk(node) if isinstance(n, cst.Break)):
+        loops = (up for up in facts.script.above(end) if isinstance(up, (cst.For, cst.While)))
+        if not any(facts.script.inside(loop, node) for loop in loops):
+            return True
+    for call in (n for body in facts.flow.bodies(node, 3) for n in walk(body) if isinstance(n, cst.Call)):
+        told = calls_method(call, "step") and call.args
+        if told and facts.kinds.of(call.func.value) == "scheduler":  # type: ignore[attr-defined]
+            return True
+        if facts.script.name_of(call.func) == "torch.save" or (
+            facts.framework != "torch" and any(calls_method(call, name) for name in _SAVES)
+        ):
+            return True
+    return False
+
+
+def _sets_rate(facts: Facts, node: cst.CSTNode, places: set[cst.CSTNode]) -> bool:
+    """Tell whether running ``node`` changes the rate of an optimizer."""
+    for n in (n for body in facts.flow.bodies(node, 3) for n in walk(body)):
+        if n in places:
+            return True
+        if isinstance(n, (cst.Assign, cst.AugAssign)):
+            target = n.target if isinstance(n, cst.AugAssign) else n.targets[0].target
+            if places and dotted(target).rsplit(".", 1)[-1] in ("lr", "learning_rate"):
+                return True
+    return False

@@ -1,0 +1,1 @@
+"""Step "gradients": the mean over the ranks, before anything reads the gradients."""

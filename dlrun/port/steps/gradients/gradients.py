@@ -1,0 +1,105 @@
+"""Step "gradients": the mean over the ranks, before anything reads the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts, Step
+from dlrun.port.facts.taint import draws
+from dlrun.port.facts.updates.rates import ORDER
+from dlrun.port.insert import expression, statements
+from dlrun.port.program.script import calls_method, walk
+from dlrun.port.steps.gradients import meeting, searches
+from dlrun.port.steps.metrics import played
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Average before clipping, unscaling and stepping, in the block of the step; in a closure, inside it.
+
+    Before:
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+
+    After:
+        loss.backward()
+        dl.gradients(opt)  # mean over the ranks
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+    """
+    script = facts.script
+    done: set[tuple[cst.CSTNode, str]] = set()
+    drawn: set[cst.CSTNode] = set()
+    for step in facts.steps:
+        yield from _unequal(facts, step, drawn)
+        if step.closure is not None:
+            yield from _closure(facts, step)
+        elif (step.before, step.what) not in done:
+            done.add((step.before, step.what))
+            why = "average before " + (
+                "the step" if step.before is script.statement_of(step.node) else "gradients are read"
+            )
+            yield Edit(
+                script.line_of(step.before),
+                f"{step.what}: {why}",
+                before=statements("torch/gradients", dl=facts.alias, what=step.what),
+            )
+    yield from searches.torch(facts)
+    yield from meeting.doubts(facts)
+
+
+def _unequal(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+    """Yield what lets all ranks come to ``step`` where chance decides, once a draw; a doubt where the clock does.
+
+    What the ranks compute from their samples is averaged where it decides (step "metrics").
+    """
+    chance: list[cst.CSTNode] = []
+    together = played.uneven(facts) is None
+    for up in facts.script.above(step.node):
+        if isinstance(up, (cst.FunctionDef, cst.Module)):
+            break
+        for test in (n for n in walk(up.test) if isinstance(n, cst.Comparison)) if isinstance(up, cst.If) else ():
+            for part in (test.left, *(c.comparator for c in test.comparisons)):
+                here = draws(facts.script, part)
+                agreed = here or (facts.local(part) and all(isinstance(c.operator, ORDER) for c in test.comparisons))
+                if facts.unequal(part) and not (agreed and together):
+                    why = f"ranks may not agree whether to update {step.what}: those that do wait for the others"
+                    yield Doubt(
+                        up, why, "high", "let rank 0 decide: flag = dl.broadcast(float(condition))", name="may-hang"
+                    )
+                    return
+                chance += here
+    for call in (n for n in chance if n not in drawn):
+        drawn.add(call)
+        yield Edit(
+            call,
+            f"rank 0 draws for all, which update {step.what} together, or not",
+            lambda node: expression("torch/same", {"value": node}, dl=facts.alias),
+        )
+
+
+def _closure(facts: Facts, step: Step) -> Iterator[Edit | Doubt]:
+    script = facts.script
+    function = step.closure
+    assert function is not None
+    backward = [n for n in walk(function.body) if calls_method(n, "backward")]
+    if backward:
+        place = script.statement_of(backward[-1])
+        outer = next(
+            (u for u in (place, *script.above(place)) if script.parents.get(script.line_of(u)) is function.body), place
+        )
+        yield Edit(
+            script.line_of(outer),
+            f"{step.what}: inside the closure, which runs several times a step",
+            after=statements("torch/gradients", dl=facts.alias, what=step.what),
+        )
+    for n in walk(function.body):
+        if isinstance(n, cst.Return) and n.value is not None:
+            yield Edit(
+                n.value,
+                "the line search must see the mean loss, or the ranks step differently",
+                lambda v: expression("torch/average", {"value": v}, dl=facts.alias),
+            )

@@ -1,0 +1,60 @@
+"""Step "metrics": what is shown is the mean over the ranks, and what decides is the same on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.placement import torch as placement
+from dlrun.port.steps.metrics import (
+    annealing,
+    apart,
+    doubts,
+    excepted,
+    guards,
+    in_passing,
+    own_states,
+    played,
+    ramps,
+    statistics,
+    weights,
+)
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Make serial what loops over shards leave, before a schedule, an early stop, a checkpoint or a line reads it.
+
+    Before:
+        total, right = 0.0, 0
+        for x, y in loader:
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward()
+            opt.step()
+            total += loss.item()
+            right += (model(x) > y).sum().item()
+        print(total / len(loader), right)
+
+    After:
+        total, right = 0.0, 0
+        for x, y in loader:
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward()
+            opt.step()
+            total += loss.item()
+            right += (model(x) > y).sum().item()
+        total, right = dl.total(total, right)  # sums over all ranks' samples
+        print(total / len(loader), right)
+    """
+    if played.uneven(facts) is None:  # else the ranks do not come to the same places together
+        yield from placement.numbers(facts)
+    yield from statistics.torch(facts)
+    yield from doubts.torch(facts)
+    yield from guards.torch(facts)
+    yield from excepted.torch(facts)
+    yield from apart.torch(facts)
+    yield from annealing.torch(facts)
+    yield from ramps.torch(facts)
+    yield from weights.torch(facts)
+    yield from own_states.torch(facts)
+    yield from in_passing.torch(facts)

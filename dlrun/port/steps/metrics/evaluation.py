@@ -1,0 +1,48 @@
+"""Part of step "shard": each rank evaluates its share of the test batches, each exactly one of the serial script's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Edit, Note
+from dlrun.port.facts import Facts
+from dlrun.port.insert import expression
+from dlrun.port.placement.evaluation import evaluations
+
+
+def torch(facts: Facts) -> Iterator[Edit]:
+    """Deal whole batches out to the ranks where the numbers that a loop leaves come out exactly.
+
+    Before:
+        for x, y in test_loader:
+            right += (model(x).argmax(1) == y).sum().item()
+        print(right / len(test_loader.dataset))
+
+    After:
+        for x, y in dl.shard(test_loader, whole="batches"):
+            right += (model(x).argmax(1) == y).sum().item()
+        right = dl.total(right)  # sums over all ranks' samples
+        print(right / len(test_loader.dataset))
+    """
+
+    def wrap(node: cst.BaseExpression) -> cst.BaseExpression:
+        return expression("torch/shard_whole", {"loader": node}, dl=facts.alias)
+
+    for each in evaluations(facts).shared if facts.evaluations else ():
+        if each.trains is None:
+            yield Edit(each.source, "each rank evaluates 1/n of the batches, each one of the serial script's", wrap)
+
+
+def in_turns(facts: Facts, source: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return the test by which the batches of ``source`` are trained on, where they are evaluated by turns."""
+    shared = evaluations(facts).shared if facts.evaluations else ()
+    return next((e.trains for e in shared if e.source is source), None)
+
+
+def notes(facts: Facts) -> Iterator[Note]:
+    """Yield why loops that evaluate stay whole."""
+    if facts.evaluations:
+        for each, why in evaluations(facts).whole.items():
+            yield Note(each.source, f"each rank evaluates all of it: {why}")

@@ -1,0 +1,1 @@
+"""Step "output": files are written, and lines printed, by rank 0 alone."""

@@ -1,0 +1,184 @@
+"""Part of step "output": what the other ranks read after rank 0 has written it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Edit
+from dlrun.port.facts import ScriptFacts
+from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.insert import expression
+from dlrun.port.steps.output import downloads, unseen_files
+from dlrun.port.steps.output.writes import called, is_path, saves_model, writes
+
+_READS = re.compile(
+    r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
+    r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
+)
+_READING_METHODS = ("read_text", "read_bytes")
+_WRITING_METHODS = ("write_text", "write_bytes")
+_LISTING_METHODS = ("iterdir", "glob", "rglob")
+_WHOLE = ("os.listdir", "os.scandir")  # of a folder
+_LISTS = (
+    *_WHOLE,
+    "glob.glob",
+    "glob.iglob",
+    "tensorflow.data.Dataset.list_files",
+    *(
+        f"tensorflow.{module}.{name}"
+        for module in ("io.gfile", "gfile")
+        for name in ("glob", "listdir", "Glob", "ListDirectory")
+    ),
+)
+
+
+def back(facts: ScriptFacts) -> Iterator[Edit]:
+    """Yield what makes the other ranks wait where they read, by the same words, what rank 0 has written before.
+
+    Before:
+        np.savetxt(path, losses)
+        losses = np.loadtxt(path)
+
+    After:
+        dl.rank0(np.savetxt)(path, losses)
+        losses = dl.rank0_first(np.loadtxt)(path)
+    """
+    written: list[tuple[cst.Call, set[tuple[cst.CSTNode | None, str]]]] = []
+    read: list[tuple[cst.Call, set[tuple[cst.CSTNode | None, str]]]] = []
+    for call in downloads.others(facts):
+        name = called(facts, call)
+        saves = writes(facts, call, name) or saves_model(facts, call, name) or unseen_files.saves(facts, call, name)
+        paths = [arg.value for arg in call.args]
+        if (path := _of_path(facts, call)) is not None:
+            paths.insert(0, path)
+        if name == "torch.save" or saves:
+            folders = {word for path in paths for word in _folder(facts, call, path)}
+            written.append((call, folders.union(*(_words(facts, call, path) for path in paths))))
+        elif path is not None and not downloads.is_apart(facts, call):
+            lists = call.func.attr.value in _LISTING_METHODS  # type: ignore[attr-defined]
+            read.append((call, _folder(facts, call, path) if lists else _words(facts, call, path)))
+        elif (_READS.search(plain(name)) or name == "h5py.File") and call.args and not downloads.is_apart(facts, call):
+            read.append((call, _words(facts, call, call.args[0].value)))
+        elif facts.framework == "torch" and name != "torch.load" and unseen_files.may_read(facts, call, name):
+            if not downloads.is_apart(facts, call):
+                read.append((call, {w for arg in call.args[:2] for w in _words(facts, call, arg.value)}))
+        elif plain(name) in _LISTS and call.args and not downloads.is_apart(facts, call):
+            read.append((call, _folder(facts, call, call.args[0].value)))
+    tree_of, order = facts.script.tree_of, facts.script.order
+    for call, mine in read:
+        last = _last_run(facts, call)
+        before = (words for one, words in written if tree_of(one) is not tree_of(call) or order[one] < last)
+        if any(not words.isdisjoint(mine) for words in before):
+            yield Edit(
+                call.func,
+                "rank 0 first: it has written what all read",
+                lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias),
+            )
+
+
+def _of_path(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression | None:
+    """Return the path whose method ``call`` is, if that reads or writes a file: ``(folder / "a.txt").read_text()``."""
+    if not isinstance(call.func, cst.Attribute) or facts.flow.targets(call):
+        return None
+    method, owner = call.func.attr.value, call.func.value
+    sure = method in (*_READING_METHODS, *_WRITING_METHODS)
+    return owner if sure or (method in ("open", *_LISTING_METHODS) and is_path(facts, owner)) else None
+
+
+def _last_run(facts: ScriptFacts, call: cst.Call, depth: int = 3) -> int:
+    """Return the place in the source from which ``call`` is run last: its own, or that of a call of its function."""
+    home = facts.script.function_of(call)
+    callers = facts.flow.callers(home) if isinstance(home, cst.FunctionDef) and depth else []
+    same = [c for c in callers if facts.script.tree_of(c) is facts.script.tree_of(call)]
+    return max([facts.script.order[call], *(_last_run(facts, c, depth - 1) for c in same if c is not call)])
+
+
+def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
+    """Return what tells ``path`` from others: its words, in their function, what makes it, and the texts that do."""
+    made = [o.node for o in facts.flow.origins(path)]
+    parts = [e.value for m in made if isinstance(m, (cst.List, cst.Tuple)) for e in m.elements]  # of several files
+    made += [o.node for part in parts for o in facts.flow.origins(part)]
+    options = [m for m in made if isinstance(m, cst.Subscript) and facts.script.code(m.slice[0])[:1] in ("'", '"')]
+    asks = called(facts, call).startswith("os.")  # which any rank may, of a path that others have
+    ends = [text for m in made for text in [_file_name(facts, m)] if text and not asks]
+    own = facts.script.class_of(call) if _head(path) == "self" else None
+    return {
+        (own or facts.script.function_of(call), facts.script.code(path)),
+        *((m, "") for m in made if not asks),
+        *((None, text) for text in ends),
+        *((None, facts.script.code(m)) for m in options),  # config["file"]
+        *((None, str(t.evaluated_value)) for t in made if isinstance(t, cst.SimpleString)),
+    }
+
+
+def _head(path: cst.CSTNode) -> str:
+    """Return the name with which ``path`` begins: ``self`` of ``self.root / "a.txt"``."""
+    while isinstance(path, (cst.BinaryOperation, cst.Attribute)):
+        path = path.left if isinstance(path, cst.BinaryOperation) else path.value
+    return path.value if isinstance(path, cst.Name) else ""
+
+
+def _file_name(facts: ScriptFacts, path: cst.CSTNode) -> str:
+    """Return the name of the file that ``path`` ends with: ``"a.json"`` of ``os.path.join(folder, "a.json")``."""
+    match path:
+        case cst.Call(func=func, args=[*_, cst.Arg(value=last)]) if facts.script.name_of(func) == "os.path.join":
+            return _file_name(facts, last)
+        case cst.BinaryOperation(operator=cst.Add() | cst.Divide(), right=last):
+            return _file_name(facts, last)
+        case cst.BinaryOperation(operator=cst.Modulo(), left=cst.SimpleString() as text):
+            return _file_name(facts, text)
+        case cst.FormattedString(parts=[*_, cst.FormattedStringText(value=text)]):
+            found = text.rpartition("/")
+        case cst.SimpleString():
+            found = str(path.evaluated_value).rpartition("/")
+        case _:
+            return ""
+    return found[2] if re.fullmatch(r"\w[\w-]{2,}\.\w+", found[2]) else ""
+
+
+def _folder(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
+    """Return what tells the folder of ``path``, or that which ``call`` lists, from others: of all that it may be."""
+    found = _spelt(facts, call, path)
+    if plain(facts.script.name_of(call.func)) in _LISTS:
+        found.add(_scoped(facts, path))
+    for made in (o.node for o in facts.flow.origins(path)):
+        found |= _spelt(facts, call, made) if isinstance(made, cst.BaseExpression) else set()
+    return found
+
+
+def _scoped(facts: ScriptFacts, folder: cst.BaseExpression) -> tuple[cst.CSTNode | None, str]:
+    """Return what tells ``folder`` from others: its words, in the function that binds its name."""
+    scope = facts.script.scopes[folder].lookup(folder.value)[1] if isinstance(folder, cst.Name) else None
+    home = scope.node if scope is not None else facts.script.function_of(folder)
+    return home, f"{facts.script.code(folder)}/"
+
+
+def _spelt(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
+    """Return what tells the folder of a path from others, as it is spelt.
+
+    As ``"data/*.npy"``, ``f"{folder}/{i}.npy"``, ``folder + "/%d.npy" % i``, or ``os.path.join(folder, "*.npy")``.
+    """
+    match path:
+        case cst.SimpleString():
+            text = str(path.evaluated_value)
+            whole = facts.script.name_of(call.func) in _WHOLE
+            folder = text.rstrip("/") if whole else text.rpartition("/")[0]
+            return {(None, f"{folder}/")} if folder else set()
+        case cst.FormattedString(parts=[cst.FormattedStringText(value=text), *_]) if "/" in text:
+            return {(None, f"{text.rpartition('/')[0]}/")}
+        case cst.FormattedString(
+            parts=[cst.FormattedStringExpression(expression=at), cst.FormattedStringText() as text, *_]
+        ) if text.value.startswith("/"):
+            return {_scoped(facts, at)}
+        case cst.BinaryOperation(left=text, operator=cst.Modulo()):
+            return _spelt(facts, call, text)
+        case cst.BinaryOperation(left=at, operator=cst.Add(), right=end):
+            begun = end.left if isinstance(end, cst.BinaryOperation) else end
+            begins = isinstance(begun, cst.SimpleString) and str(begun.evaluated_value).startswith("/")
+            return {_scoped(facts, at)} if begins else set()
+        case cst.Call(func=func, args=[cst.Arg(value=at), *_]) if facts.script.name_of(func) == "os.path.join":
+            return {_scoped(facts, at)}
+    return set()

@@ -1,0 +1,1 @@
+"""Step "rate": the learning rate follows the global batch."""

@@ -1,0 +1,1 @@
+"""Step "shard": each rank trains on its shard of the samples."""

@@ -1,0 +1,251 @@
+"""Part of step "shard": data that each process would put in an order, or split, of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import ScriptFacts
+from dlrun.port.insert import expression
+from dlrun.port.program.script import argument, calls_method, dotted, walk
+from dlrun.port.steps.output.downloads import sorts_out
+
+_LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob", "os.walk")
+_SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max", "builtins.min", "builtins.set")
+_SPLITS = (
+    "sklearn.model_selection.train_test_split",
+    "sklearn.model_selection.ShuffleSplit",
+    "sklearn.model_selection.StratifiedShuffleSplit",
+)
+_SEEDS = ("numpy.random.seed", "transformers.set_seed", "lightning.seed_everything")
+_STRICT = ("deterministic", "experimental_deterministic")  # of tf.data.Options: whether a data set keeps its order
+_FILLS = ("append", "extend", "add", "insert")
+_ALGEBRA = ("difference", "union", "intersection", "symmetric_difference")
+_NUMBERS = ("builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.zip")
+_BLOCKS = (cst.FunctionDef, cst.ClassDef, cst.Lambda, cst.If, cst.For, cst.While, cst.Try, cst.With)
+
+
+def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
+    """Let all ranks take rank 0's order of a set; yield a doubt, each kind once, where they may not meet.
+
+    And about splits and listings that differ from rank to rank. What is drawn after init() is one for all ranks, which
+    then draw rank 0's random numbers.
+    """
+    script = facts.script
+    yield from list(_at_will(facts))[:1]
+    seeded = any(script.name_of(c.func) in _SEEDS for c in script.calls)
+    kinds: set[str] = set()
+    for call in script.calls:
+        name = script.name_of(call.func)
+        early = name in _SPLITS and not seeded and argument(call, "random_state") is None and _before_init(facts, call)
+        if early and "split" not in kinds:
+            kinds.add("split")
+            why = (
+                "NumPy is not seeded, and this runs before the ranks meet: each splits the data in its own way, and "
+                "trains on what others validate on"
+            )
+            yield Doubt(
+                call, why, "high", "pass random_state=0, or call numpy.random.seed() first", name="order-differs"
+            )
+        elif name in _LISTS and not _sorted(facts, call) and "listing" not in kinds:
+            kinds.add("listing")
+            yield Doubt(
+                call,
+                "nodes may list files in different orders, and the ranks then share one order of numbers "
+                "but not of samples",
+                "medium",
+                f"sorted({script.code(call)})",
+                name="order-differs",
+            )
+        elif not _numbers_a_set(facts, call, name):
+            continue
+        elif _meet(facts, call) and ".parameters()" not in script.code(call):
+            if not _is_ordered(facts, call.args[0].value):
+                whole = call if name == "builtins.list" else call.args[0].value
+                yield Edit(
+                    whole,
+                    "a set has another order in each process: all ranks take rank 0's",
+                    partial(_same, facts.alias, whole is call),
+                )
+        elif "set" not in kinds:
+            kinds.add("set")
+            inner = script.code(call.args[0].value)
+            if ".parameters()" in inner:
+                yield Doubt(
+                    call,
+                    "a set has another order in each process: the ranks would average the gradients of "
+                    "unlike parameters",
+                    "high",
+                    "[p for p in model.parameters() if p in ...]",
+                    name="order-differs",
+                )
+                continue
+            yield Doubt(
+                call,
+                "a set has another order in each process, unless it holds integers: numbers given to "
+                "its entries differ between ranks",
+                "high",
+                f"{script.code(call.func)}(sorted({inner}))",
+                name="order-differs",
+            )
+
+
+def _at_will(facts: ScriptFacts) -> Iterator[Doubt]:
+    """Yield doubts about data sets of TensorFlow that may hand out their elements in another order in each process."""
+    for node in facts.script.nodes:
+        wanted, write = None, ""
+        if isinstance(node, cst.Assign) and _is_option(facts, target := node.targets[0].target):
+            wanted, write = node.value, f"{facts.script.code(target)} = True"
+        elif calls_method(node, "map", "interleave"):
+            wanted, write = argument(node, "deterministic"), "deterministic=True"
+        elif isinstance(node, cst.Call) and facts.script.name_of(node.func).startswith("tensorflow_datasets."):
+            mixed = argument(node, "shuffle_files")
+            wanted = cst.Name("False") if mixed is not None and dotted(mixed) not in ("", "False") else None
+            write = "shuffle_files=False, and shuffle() what it loads"
+        if wanted is not None and dotted(wanted) not in ("True", "None"):
+            yield Doubt(
+                node,
+                "its elements may come in another order in each process: of the same batches some ranks "
+                "take one twice, and none another",
+                "medium",
+                write,
+                name="order-differs",
+            )
+
+
+def _is_option(facts: ScriptFacts, target: cst.BaseExpression) -> bool:
+    """Tell whether ``target`` is an option of TensorFlow's data sets, and not PyTorch's of cuDNN."""
+    if not isinstance(target, cst.Attribute) or target.attr.value not in _STRICT:
+        return False
+    made = [facts.script.name_of(o.node.func) for o in facts.flow.origins(target.value) if isinstance(o.node, cst.Call)]
+    return target.attr.value == _STRICT[1] or any(name.endswith("data.Options") for name in made)
+
+
+def _before_init(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether ``call`` runs before init(): where a module is imported."""
+    imported = getattr(facts, "uncalled", None) is not None or facts.script.tree_of(call) is not facts.script.module
+    return imported and isinstance(facts.script.function_of(call), cst.Module)
+
+
+def _sorted(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether what ``call`` lists is sorted or counted: around it, or in place on the name it is bound to.
+
+    Or whether nothing is kept of it: its files are removed or moved.
+    """
+    turn = next((up for up in facts.script.above(call) if isinstance(up, cst.For) and sorts_out(facts, up)), None)
+    if turn is not None:
+        return not any(isinstance(n, cst.Attribute) and n.attr.value in _FILLS for n in walk(turn))
+    for up in facts.script.above(call):
+        if isinstance(up, cst.Call) and facts.script.name_of(up.func) in _SORTS:
+            return True
+        if isinstance(up, cst.DictComp):
+            return False  # numbered as they come, whoever sorts the dict
+        if isinstance(up, cst.Assign):
+            return _sorts(facts, facts.script.code(up.targets[0].target))
+        if isinstance(up, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+            return isinstance(up, (cst.If, cst.Assert, cst.While))
+    return False
+
+
+def _sorts(facts: ScriptFacts, name: str) -> bool:
+    """Tell whether something sorts what is called ``name``, or nothing but counts it."""
+    script = facts.script
+    given = [c for c in script.calls if c.args and script.code(c.args[0].value) == name]
+    if any(script.name_of(c.func) in _SORTS[:2] for c in given):
+        return True
+    if any(calls_method(c, "sort") and script.code(c.func.value) == name for c in script.calls):
+        return True
+    uses = [
+        n
+        for n in (*script.of(cst.Name), *script.of(cst.Attribute))
+        if dotted(n) == name
+        and not isinstance(up := script.parents[n], cst.AssignTarget)
+        and not (isinstance(up, cst.Attribute) and up.attr is n)
+    ]
+    return 0 < len(uses) == sum(script.name_of(c.func) in _SORTS for c in given)
+
+
+def _same(dl: str, is_list: bool, node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return rank 0's list of what ``node`` holds."""
+    return expression("torch/same", {"value": node if is_list else cst.Call(cst.Name("list"), [cst.Arg(node)])}, dl=dl)
+
+
+def _meet(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether all ranks come to ``call``, once and together: a line of the script outside of every block.
+
+    Or one of those below its main guard, if it has one, where the ranks meet.
+    """
+    script = facts.script
+    above = list(script.above(call))
+    blocks = [up for up in above if isinstance(up, _BLOCKS) and up is not facts.guard]
+    comprehensions = [up for up in above if isinstance(up, cst.BaseComp)]
+    once = all(script.inside(call, comp.for_in.iter) for comp in comprehensions)
+    met = facts.guard is None or facts.guard in above
+    return met and once and not blocks and script.tree_of(call) is script.module and not _before_init(facts, call)
+
+
+def _is_ordered(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a list of what a set held, of which all ranks took rank 0's order where it was made."""
+    made = _made(facts, node)
+    return isinstance(made, cst.Call) and facts.script.name_of(made.func) in _NUMBERS
+
+
+def _numbers_a_set(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
+    """Tell whether ``call`` puts the entries of a set in an order, which nothing sorts later."""
+    numbers = name in _NUMBERS and bool(call.args) and _is_set(facts, call.args[0].value)
+    return numbers and not _sorted(facts, call) and not _holds_numbers(facts, call.args[0].value)
+
+
+def _holds_numbers(facts: ScriptFacts, node: cst.CSTNode, depth: int = 4) -> bool:
+    """Tell whether ``node`` surely holds numbers alone: sets of such are in one order in all processes."""
+    made = _made(facts, node)
+    if made is None or not depth:
+        return False
+    if isinstance(made, (cst.ListComp, cst.SetComp, cst.GeneratorExp)):
+        counts = isinstance(made.elt, cst.Call) and facts.script.name_of(made.elt.func)
+        return isinstance(made.elt, cst.Integer) or counts in ("builtins.int", "builtins.len")
+    if isinstance(made, (cst.List, cst.Set)):
+        return bool(made.elements) and all(isinstance(e.value, cst.Integer) for e in made.elements)
+    if not isinstance(made, cst.Call):
+        return False
+    name, called = facts.script.name_of(made.func), made.func
+    if isinstance(called, cst.Attribute) and called.attr.value == "tolist":  # of a tensor; arrays may hold strings
+        owner = _made(facts, called.value)
+        return isinstance(owner, cst.Call) and facts.script.name_of(owner.func).startswith("torch.")
+    if name == "builtins.range":
+        return True
+    given = [called.value] if isinstance(called, cst.Attribute) and called.attr.value in _ALGEBRA else []
+    given += [a.value for a in made.args] if given or name in (*_NUMBERS, "builtins.set", "builtins.frozenset") else []
+    return bool(given) and all(_holds_numbers(facts, n, depth - 1) for n in given)
+
+
+def _made(facts: ScriptFacts, node: cst.CSTNode) -> cst.CSTNode | None:
+    """Return what ``node`` is, or the one value that its name gets."""
+    if not isinstance(node, cst.Name):
+        return node
+    bindings = facts.script.bindings_of(node)
+    return bindings[0].value if len(bindings) == 1 and bindings[0].how == "assign" and not bindings[0].path else None
+
+
+def _is_set(facts: ScriptFacts, node: cst.CSTNode, depth: int = 4) -> bool:
+    """Tell whether ``node`` is a set, or a list made of one, that nothing has sorted."""
+    if isinstance(node, cst.SetComp):
+        return True
+    if isinstance(node, cst.Call):
+        name = facts.script.name_of(node.func)
+        if name in ("builtins.set", "builtins.frozenset"):
+            return bool(node.args)
+        if calls_method(node, *_ALGEBRA):
+            return _is_set(facts, node.func.value, depth)
+        return name in _NUMBERS and bool(node.args) and _is_set(facts, node.args[0].value, depth)
+    if isinstance(node, cst.Name) and depth:
+        bindings = facts.script.bindings_of(node)
+        sorts = any(
+            calls_method(c, "sort") and facts.script.code(c.func.value) == node.value for c in facts.script.calls
+        )
+        values = [b.value for b in bindings if b.how == "assign" and not b.path]
+        return not sorts and len(bindings) == 1 and any(v is not None and _is_set(facts, v, depth - 1) for v in values)
+    return False

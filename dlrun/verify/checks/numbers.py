@@ -1,0 +1,316 @@
+"""Every number that is shown, saved or decided by, with its place: which of them ranks have otherwise.
+
+With parameters that stay, n ranks that take whole batches have gone through the serial script's when each has made 1/n
+of its steps. What follows from all of them, such as a sum, a count or a mean, is the serial number then. What follows
+from the last batch alone is another one for each rank, and their mean is shown: that of the serial script's last n.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dlrun.verify.checks.output import DURATION, NUMBER, close, is_time, shown
+from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.tracer.conditions import TURNS
+from dlrun.verify.verdict import Check, failed, passed, unjudged
+from dlrun.verify.written import numbers_in, said
+
+NAME = "every number"
+TODO = {
+    "shown-in-part": "a sum over one rank's samples or steps is shown alone, or divided by a number of all: dl.total() "
+    "of the sum, or dl.steps(N) of the number of steps",
+    "shown-n-fold": "a mean is summed over the ranks, or a sum of all divided by one rank's count: dl.average() of it",
+    "shown-otherwise": "make it of all ranks' samples before it is shown: dl.total() of sums and counts, dl.gather() "
+    "of what is collected, dl.average() of means",
+}
+NAMED = re.compile(r"(?<=tfevents).*|\d")  # what differs between the names of two runs' files
+RATE = re.compile(r"\b(?:lr|learning[ _]?rate)\W*$", re.IGNORECASE)  # judged by itself
+RATES = "rate "  # marks the places of such numbers
+BYTES = re.compile(r"\s*(?:[kmgt]i?b|bytes)\b", re.IGNORECASE)  # of memory that is in use
+WIDEST = 6  # columns of a table that is written into one line
+Key = tuple[str, str, str]  # what it is: printed, in which file, saved; the words around it; which of the numbers there
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in its place: as it is written, after how many batches, and the words and the line that show it.
+
+    ``within``: an epoch of the training is going on, more batches of which may come. ``rows``: of a file, how many rows
+    of numbers like this one it has.
+    """
+
+    digits: str
+    batches: int
+    within: bool
+    text: str
+    at: str
+    rows: int = 0
+
+    @property
+    def value(self) -> float:
+        """The number as such."""
+        return float(self.digits)
+
+
+Numbers = Mapping[Key, Sequence[Number]]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A number of the serial script and the port's in the same place, the ``turn``-th there."""
+
+    key: Key
+    turn: int
+    serial: Number
+    port: Number
+
+
+@dataclass(frozen=True)
+class Compared:
+    """``same`` of the serial numbers are a port's; ``other`` are not; to ``unpaired`` ones it has none beside them."""
+
+    same: int
+    other: tuple[Pair, ...]
+    unpaired: tuple[Number, ...]
+    loose: tuple[Pair, ...] = ()  # others that lie among what the serial script has of single batches
+
+
+def compared(serial: Run, run: Run, fewer: int, again: Sequence[Run] = ()) -> Compared:
+    """Compare each number that is shown after the same batches, ``fewer`` serial ones for one of each rank.
+
+    Left aside are times, learning rates, and what two serial runs, ``again``, have differently.
+    """
+    mine, theirs = numbers_of(serial), numbers_of(run)
+    loose = varying([numbers_of(each) for each in again])
+    rates = [{f"{lr:.4g}" for step in r.root.steps for lr in step.lr} for r in (serial, run)]
+    epochs = sum(epoch.complete for epoch in serial.root.epochs if epoch.trains) + 1
+    bars = [_lengths_of_bars(each.root) for each in (serial, run)]
+    same, other, unpaired, loose_ones = 0, list[Pair](), list[Number](), list[Pair]()
+    for key, ones in mine.items():
+        if key in loose:
+            continue
+        if key[2].startswith(RATES):
+            other += _rates_otherwise(key, ones, theirs.get(key, ()), rates[1], max(fewer, len(run.traces)))
+            continue
+        pairs = paired(ones, theirs.get(key, ()), fewer)
+        fewer_lines = bool(pairs) and len(theirs[key]) < len(ones)  # of a port that shows them less often
+        between = sum(not one.within for _, one, _ in pairs)
+        unpaired += ones[:1] if between < sum(not one.within for one in ones) and not fewer_lines else []
+        named = any(is_rate(one, rates[0]) and is_rate(two, rates[1]) for _, one, two in pairs)
+        for turn, one, two in pairs:
+            if alike(one.digits, two.digits):
+                same += 1
+            elif not (named or _numbers_batches(one, two, fewer) or (one.value in bars[0] and two.value in bars[1])):
+                each = loose_ones if one.rows > epochs else other  # rows of single steps, which are made after others
+                each.append(Pair(key, turn, one, two))
+    return Compared(same, tuple(other), tuple(unpaired), tuple(loose_ones))
+
+
+def _rates_otherwise(
+    key: Key, ones: Sequence[Number], twos: Sequence[Number], rates: set[str], n: int
+) -> Iterator[Pair]:
+    """Yield learning rates that are shown and are none of the ranks', but n times n the serial one, or 1/n of it."""
+    for turn, (one, two) in enumerate(zip(ones, twos, strict=False)):
+        apart = any(one.value and _is_fold(two.value, one.value, fold) for fold in (n * n, 1 / n))
+        if len(ones) == len(twos) and apart and not is_rate(two, rates):
+            yield Pair(key, turn, one, two)
+
+
+def same_batches(serial: Run, run: Run) -> bool:
+    """Whether the ranks have trained on the serial script's batches, each on one of them.
+
+    Where no loader gives them, they are what the models were given for each step.
+    """
+    read = _read if any(epoch.trains for epoch in serial.root.epochs) else _given
+    mine, theirs = (Counter(digest for trace in each.traces for digest in read(trace)) for each in (serial, run))
+    return bool(mine) and mine == theirs
+
+
+def _read(trace: Trace) -> Iterator[str]:
+    """Yield what steps were made of: what is read behind the last one is not trained on."""
+    training = {event["epoch"] for event in trace.all("trains")}
+    read = (event for step in trace.steps for event in step.before if event.kind == "batch")
+    return (event["hash"] for event in read if event["epoch"] in training)
+
+
+def _given(trace: Trace) -> Iterator[str]:
+    return (event["hash"] for step in trace.steps for event in step.before if event.kind == "forward")
+
+
+def paired(ones: Sequence[Number], twos: Sequence[Number], fewer: int) -> list[tuple[int, Number, Number]]:
+    """Return (turn, serial, port's) of the numbers that are shown after the same batches, in turn.
+
+    Of a port that shows fewer each has one beside it, or they are others.
+    """
+    if len(ones) != len(twos):
+        after = {fewer * two.batches: two for two in twos}
+        found = [(turn, one, after[one.batches]) for turn, one in enumerate(ones) if one.batches in after]
+        return found if len(found) == len(twos) == len(after) else []
+    every = [(turn, one, two) for turn, (one, two) in enumerate(zip(ones, twos, strict=True))]
+    return [each for each in every if each[1].batches == fewer * each[2].batches]
+
+
+def explained(found: Compared, turned: Sequence[Numbers]) -> Compared:
+    """Return what is left of differences, where the serial script shows other numbers by the order of batches.
+
+    ``turned``: its numbers with each of the n batches that the ranks take together as the last. A number of one batch
+    is that of another one then, and the port shows their mean. Whether what it shows else, such as a norm of the mean
+    gradient, is right is open.
+    """
+    other, loose, same = list[Pair](), list(found.loose), found.same
+    folds = (len(turned), 1 / len(turned))
+    for pair in found.other:
+        values = [each[pair.key][pair.turn].value for each in turned if len(each.get(pair.key, ())) > pair.turn]
+        mean = f"{math.fsum(values) / len(values):.12g}"
+        if len(values) == len(turned) and close(pair.port.digits, mean):
+            same += 1
+        elif min(values) < max(values) and not any(_is_fold(pair.port.value, float(mean), f) for f in folds):
+            loose.append(pair)
+        else:
+            other.append(pair)
+    return Compared(same, tuple(other), found.unpaired, tuple(loose))
+
+
+def alike(a: str, b: str) -> bool:
+    """Whether two numbers are equal: whole ones exactly, others up to what rounding makes of the last digit.
+
+    That is nothing where there are few: 0.6 is seldom 0.7 for that.
+    """
+    if a == b or (a.isdigit() and b.isdigit()):
+        return a == b
+    few = all("." in x and len(x.partition(".")[2]) == 1 for x in (a, b)) and max(map(abs, map(float, (a, b)))) < 1
+    return not few and close(a, b) and close(b, a)
+
+
+def _numbers_batches(one: Number, two: Number, fewer: int) -> bool:
+    """Whether these are the numbers of the batch that came last: from 0 on, that of the ranks' first one is shown."""
+    return one.within and one.digits.isdigit() and two.digits.isdigit() and 0 < one.value - two.value < fewer
+
+
+def _is_fold(x: float, y: float, fold: float) -> bool:
+    return math.isclose(x, fold * y, rel_tol=1e-3)
+
+
+def numbers_of(run: Run) -> dict[Key, list[Number]]:
+    """Return what rank 0 prints, saves, decides by and writes into text files, in order."""
+    found: dict[Key, list[Number]] = defaultdict(list)
+    for key, number in (*_of_trace(run.root), *_of_files(run)):
+        found[key].append(number)
+    return found
+
+
+def _of_trace(trace: Trace) -> Iterator[tuple[Key, Number]]:
+    batches, open_epochs = 0, set[int]()
+    training = {event["epoch"] for event in trace.all("trains")}
+    kind = "batch" if training else "step"  # of the first optimizer
+    printed = set(map(id, trace.printed))
+    for event in trace.events:
+        if event.kind == kind == "batch" and event["epoch"] in training:
+            batches += 1
+            open_epochs.add(event["epoch"])
+        elif event.kind == kind == "step":
+            batches += event["optimizer"] == 0
+        elif event.kind in ("over", "cut"):
+            open_epochs.discard(event["epoch"])
+        within = bool(open_epochs)
+        if event.kind == "print" and id(event) in printed:
+            for words, place, digits, text in in_line(event["text"]):
+                yield ("shown", words, place), Number(digits, batches, within, text, event.at)
+        elif event.kind in ("decision", "choice", "stored"):
+            yield from _of_values(event, batches, within)
+
+
+def _of_values(event: Event, batches: int, within: bool) -> Iterator[tuple[Key, Number]]:
+    """Yield the numbers that are saved, and those that a condition compares, counts left aside."""
+    saved = event.kind == "stored"
+    what = "" if saved else str(event["what"])
+    for name, value in event["values"].items():
+        if saved or not (value.is_integer() or name == TURNS):
+            text = f"{name} in {f'`{what}`' if what else 'what is saved'} is {value:.6g}"
+            yield ("saved" if saved else "decided", what, name), Number(f"{value:.9g}", batches, within, text, event.at)
+
+
+def _of_files(run: Run) -> Iterator[tuple[Key, Number]]:
+    training = {event["epoch"] for event in run.root.all("trains")}
+    batches = sum(event["epoch"] in training for event in run.root.all("batch"))
+    batches = batches or sum(step.optimizer == 0 for step in run.root.steps)
+    for name, text in run.texts.items():
+        counts = Counter(words for line in text.splitlines() for words, place, *_ in in_line(line) if place == "0")
+        for line in text.splitlines():
+            lines = list(in_line(line))
+            for words, place, digits, whole in lines:
+                rows = max(counts[words], len(lines) // WIDEST)
+                yield (NAMED.sub("#", name), words, place), Number(digits, batches, False, whole, name, rows)
+    for name, file in run.written.items():
+        for place, number, rows in numbers_in(file):
+            what = f"{place or 'a number'} in {file.name}"
+            yield (
+                (NAMED.sub("#", name), place, ""),
+                Number(said(number), batches, False, f"{what}: {number:.6g}", name, rows),
+            )
+
+
+def in_line(text: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (the words of the line, which number of it, the number, the line) for all that are no times."""
+    line = DURATION.sub("a while", shown(text)).strip()
+    words = NUMBER.sub("#", line)
+    for place, match in enumerate(NUMBER.finditer(line)):
+        left_aside = is_time(line, match) or BYTES.match(line, match.end())
+        if not left_aside and not match.group().lower().startswith("0x"):
+            rate = RATES if RATE.search(line, 0, match.start()) else ""
+            yield words, f"{rate}{place}", match.group(), line
+
+
+def varying(runs: Sequence[Numbers]) -> set[Key]:
+    """Return the places whose numbers are others in each of these runs."""
+    first, *others = runs or [{}]
+    digits = [{key: [x.digits for x in numbers] for key, numbers in each.items()} for each in (first, *others)]
+    return {key for key, found in digits[0].items() for other in digits[1:] if other.get(key, found) != found}
+
+
+def _lengths_of_bars(trace: Trace) -> set[float]:
+    """Return the numbers of batches that Keras shows beside its progress bars: those of each rank."""
+    fits = [event["epoch"] for event in trace.all("epoch") if event.facts.get("fit")]
+    counts = Counter(event["epoch"] for event in trace.all("batch"))
+    return {float(counts[epoch]) for epoch in fits}
+
+
+def is_rate(number: Number, rates: set[str]) -> bool:
+    """Whether a number is one of these learning rates."""
+    fraction = not number.digits.isdigit()
+    return fraction and (f"{number.value:.4g}" in rates or any(close(number.digits, rate) for rate in rates))
+
+
+def judged(found: Compared, n: int, far: str) -> Check | None:
+    """Return the check of what was compared in runs that came so ``far``; None where that was nothing."""
+    if found.other:
+        return _wrong(found, n)
+    left = [(number.text, number.at) for number in (*(pair.serial for pair in found.loose), *found.unpaired)]
+    if left:
+        first = next(number.digits for number in (*(pair.serial for pair in found.loose), *found.unpaired))
+        lines = list(dict.fromkeys(left))
+        finding = f"{first} in {lines[0][0][:70]!r} of the serial script ({lines[0][1]})"
+        finding += f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+        return unjudged(NAME, f"{finding}: the port has no number beside it to compare, or one of a single batch")
+    if not found.same:
+        return None
+    said = f"{found.same} numbers that are shown, saved or decided by between epochs are the serial script's"
+    return passed(NAME, f"{said}, with the same parameters, {far}")
+
+
+def _wrong(found: Compared, n: int) -> Check:
+    pair = min(found.other, key=lambda pair: (pair.key[0] == "decided", pair.turn))
+    one, two = pair.serial, pair.port
+    ratio = two.value / one.value if one.value else math.nan
+    near = next((f for f in (n, 1 / n) if math.isclose(ratio, f, rel_tol=1e-3)), None)
+    fault = {n: "shown-n-fold", 1 / n: "shown-in-part"}.get(near or 0, "shown-otherwise")
+    said = f": {two.digits} is {f'{n} times' if near == n else f'1 / {n} of'} {one.digits}" if near else ""
+    finding = f"{two.text[:70]!r}, where the serial script with the same parameters, after the same batches, has "
+    finding += f"{one.text[:70]!r}{said}"
+    more = len({each.key for each in found.other}) - 1
+    finding += f"; so have {more} more" if more else ""
+    return failed(NAME, finding, TODO[fault], fault, where=two.at if ":" in two.at else "")

@@ -1,0 +1,28 @@
+"""The calls of dl_comm that are followed on every framework: what may communicate, or changes what a port computes."""
+
+CALLS = (
+    "init",
+    "broadcast",
+    "gradients",
+    "shard",
+    "stretch",
+    "lr_scale",
+    "warmup",
+    "decay",
+    "lars",
+    "steps",
+    "serial_steps",
+    "compound",
+    "reseed",
+    "average",
+    "total",
+    "maximum",
+    "minimum",
+    "gather",
+    "agree",
+    "any_rank",
+    "all_ranks",
+    "barrier",
+    "finalize",
+    "rank0_first",
+)

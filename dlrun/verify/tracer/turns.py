@@ -1,0 +1,53 @@
+"""Random numbers that follow from the turn of a loop of steps, where the script draws or picks its batches itself.
+
+So turn k of rank r of n draws what turn n k + r of the serial script draws: between them the ranks have its batches.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+from zlib import crc32
+
+from dlrun.verify.tracer.recorder import Recorder
+
+
+class Turns:
+    """Seeds the shared generators behind each turn, which is so many optimizer steps (``orders.turn_steps``)."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder, self._own = recorder, False
+
+    def reseeded(self) -> None:
+        """From here on ranks draw numbers of their own."""
+        self._own = True
+        if self._recorder.rank and self._recorder.orders.turn_steps and self._recorder.orders.stride > 1:
+            self._seed()
+
+    def stepped(self) -> None:
+        """An optimizer step was made."""
+        turn = self._recorder.orders.turn_steps
+        if turn and self._recorder.steps % turn == 0:
+            self._seed()
+
+    def _seed(self) -> None:
+        orders = self._recorder.orders
+        turn, n = self._recorder.steps // orders.turn_steps * orders.stride, orders.shares
+        if orders.turn:  # of each n turns another one comes last
+            turn += (turn + orders.turn) % n - turn % n
+        seed_for(self._recorder, turn + (self._recorder.rank if self._own and orders.stride > 1 else 0))
+
+
+def seed_for(recorder: Recorder, what: Any) -> None:
+    """Let the shared generators go on from a seed that ``what`` decides: the numbers of a batch's samples, say."""
+    seed = crc32(repr(what).encode())
+    with recorder.aside():
+        random.seed(seed)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(seed)
+        if torch := sys.modules.get("torch"):
+            torch.manual_seed(seed)
+        tensorflow = sys.modules.get("tensorflow")
+        if tensorflow and tensorflow.executing_eagerly():  # a graph's ops have seeds of their own
+            tensorflow.compat.v2.random.set_seed(seed)

@@ -1,0 +1,109 @@
+"""The numbers in the files that a run has written: text, NumPy's arrays, TensorBoard's events; each with its place."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+LARGEST = 1 << 22  # bytes of a file that is read
+MOST = 2000  # numbers of a file that are read
+Place = tuple[str, float, int]  # what the number is called in its file, the number, and how many rows there are
+
+
+def numbers_in(file: Path) -> list[Place]:
+    """Return the numbers of an array or of TensorBoard's events, in order; none of other files, nor of broken ones."""
+    found: list[Place] = []
+    if not file.is_file() or file.stat().st_size > LARGEST:
+        return found
+    with suppress(ImportError, OSError, ValueError, struct.error, IndexError):
+        if file.suffix in (".npy", ".npz"):
+            found = list(_of_arrays(file))
+        elif "tfevents" in file.name:
+            scalars = [scalar for record in _records(file.read_bytes()) for scalar in _of_event(record)]
+            counts = Counter(tag for tag, _ in scalars)
+            found = [(tag, number, counts[tag]) for tag, number in scalars]
+    return found[:MOST]
+
+
+def _of_arrays(file: Path) -> Iterator[Place]:
+    import numpy as np
+
+    read = np.load(file, allow_pickle=False)
+    arrays = {"": read} if isinstance(read, np.ndarray) else {name: read[name] for name in read.files}
+    for name, array in arrays.items():
+        rows = len(array) if array.ndim else 1
+        yield f"length of {name}".rstrip(), float(array.size), 1
+        if array.dtype.kind in "fiub":
+            for place, number in enumerate(array.ravel()[:MOST].tolist()):
+                yield f"{name}[{place}]", float(number), rows
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """Yield the records of a TFRecord file: each has its length, 4 bytes of a checksum, itself, 4 bytes of another."""
+    at = 0
+    while at + 12 <= len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        yield data[at + 12 : at + 12 + length]
+        at += 16 + length
+
+
+def _of_event(record: bytes) -> Iterator[tuple[str, float]]:
+    """Yield tag and value of each scalar of an Event: field 5 is its Summary, whose fields 1 are values."""
+    for number, summary in _fields(record):
+        if number == 5 and isinstance(summary, bytes):
+            for _, value in _fields(summary):
+                if isinstance(value, bytes):
+                    yield from _of_value(value)
+
+
+def _of_value(value: bytes) -> Iterator[tuple[str, float]]:
+    """Yield a scalar: 1 is its tag, 2 a float, 8 a tensor (of which 4 are its bytes, 5 floats, 6 doubles)."""
+    fields = dict(_fields(value))
+    tag = fields.get(1, b"")
+    name = tag.decode(errors="replace") if isinstance(tag, bytes) else ""
+    if isinstance(number := fields.get(2), float):
+        yield name, number
+    elif isinstance(tensor := fields.get(8), bytes):
+        parts = dict(_fields(tensor))
+        content = parts.get(4) or parts.get(5)
+        if isinstance(content, float):
+            yield name, content
+        elif isinstance(content, bytes) and len(content) == 4 and parts.get(1) == 1:  # a float32
+            yield name, struct.unpack("<f", content)[0]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """Yield number and value of each field of a protobuf message."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(message, at)
+            yield key >> 3, value
+        elif kind == 2:
+            length, at = _varint(message, at)
+            yield key >> 3, message[at : at + length]
+            at += length
+        else:
+            size, form = (8, "<d") if kind == 1 else (4, "<f")
+            yield key >> 3, float(struct.unpack_from(form, message, at)[0])
+            at += size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return value, at
+
+
+def said(number: float) -> str:
+    """Return a number with the digits that rounding leaves."""
+    return f"{number:.9g}" if math.isfinite(number) else str(number)

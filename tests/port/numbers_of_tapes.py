@@ -1,0 +1,154 @@
+"""Sums, extremes and arrays that loops with tapes keep
+at rate 0 each number is that of all samples."""
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+keras.utils.set_random_seed(0)
+x = np.random.randn(96, 4).astype("float32")
+y = np.random.randint(0, 3, 96)
+
+ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).batch(8)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
+opt = keras.optimizers.SGD(0.0)
+lossf = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+for epoch in range(2):
+    allp = tf.zeros((0, 3))
+    ally = tf.zeros((0,), tf.int64)
+    for bx, by in ds:
+        with tf.GradientTape() as tape:
+            out = model(bx, training=True)
+            loss = lossf(by, out)
+        g = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(g, model.trainable_variables))
+        allp = tf.concat([allp, out], 0)
+        ally = tf.concat([ally, by], axis=0)
+    acc = tf.reduce_mean(tf.cast(tf.argmax(allp, 1) == ally, tf.float32))
+    print(f"= {epoch} {acc.numpy():.5f} {allp.shape[0]} {float(lossf(ally, allp)):.5f}")
+
+w = tf.Variable(tf.ones((4, 3)))
+ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+tot = 0.0
+for epoch in range(2):
+    tot = 0.0
+    mx = -1.0
+    for bx, by in ds:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(by, bx @ w))
+        g = tape.gradient(loss, w)
+        w.assign_sub(0.0 * g)
+        tot += loss.numpy()
+        mx = max(mx, float(tf.reduce_max(bx)))
+    print(f"= {epoch} {tot / len(ds):.5f} {mx:.5f} {tf.norm(w).numpy():.5f}")
+
+ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).batch(8)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
+opt = keras.optimizers.SGD(0.0)
+lossf = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+cls_sum = tf.Variable(tf.zeros(3))
+cls_n = tf.Variable(tf.zeros(3))
+worst = tf.Variable(-1.0)
+for epoch in range(2):
+    cls_sum.assign(tf.zeros(3))
+    cls_n.assign(tf.zeros(3))
+    for bx, by in ds:
+        with tf.GradientTape() as tape:
+            l = lossf(by, model(bx, training=True))
+            loss = tf.reduce_mean(l)
+        opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        oh = tf.one_hot(by, 3)
+        cls_sum.assign_add(tf.reduce_sum(oh * l[:, None], 0))
+        cls_n.assign_add(tf.reduce_sum(oh, axis=0))
+        worst.assign(tf.maximum(worst, tf.reduce_max(l)))
+    per = cls_sum / cls_n
+    print(
+        "=",
+        [f"{v:.5f}" for v in per.numpy()],
+        f"{tf.reduce_mean(per).numpy():.5f} {worst.numpy():.5f} {int(tf.reduce_sum(cls_n))}",
+    )
+
+
+class F1(keras.metrics.Metric):
+    def __init__(self, n=3, name="f1", **kw):
+        super().__init__(name=name, **kw)
+        self.tp = self.add_weight(name="tp", shape=(n,), initializer="zeros")
+        self.fp = self.add_weight(name="fp", shape=(n,), initializer="zeros")
+        self.fn = self.add_weight(name="fn", shape=(n,), initializer="zeros")
+        self.n = n
+
+    def update_state(self, t, p, sample_weight=None):
+        p = tf.one_hot(tf.argmax(p, 1), self.n)
+        t = tf.one_hot(tf.cast(tf.reshape(t, [-1]), tf.int32), self.n)
+        self.tp.assign_add(tf.reduce_sum(t * p, 0))
+        self.fp.assign_add(tf.reduce_sum((1 - t) * p, 0))
+        self.fn.assign_add(tf.reduce_sum(t * (1 - p), 0))
+
+    def result(self):
+        return tf.reduce_mean(2 * self.tp / (2 * self.tp + self.fp + self.fn + 1e-7))
+
+    def reset_state(self):
+        for v in (self.tp, self.fp, self.fn):
+            v.assign(tf.zeros(self.n))
+
+
+ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).batch(8)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
+opt = keras.optimizers.SGD(0.0)
+f1 = F1()
+lossf = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+for epoch in range(2):
+    f1.reset_state()
+    for bx, by in ds:
+        with tf.GradientTape() as tape:
+            out = model(bx, training=True)
+            loss = lossf(by, out)
+        opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        f1.update_state(by, out)
+    print(f"= {epoch} {float(f1.result()):.5f}")
+
+ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).batch(8)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
+opt = keras.optimizers.SGD(0.0)
+lossf = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+m = keras.metrics.Mean()
+hist = []
+step = tf.Variable(0, dtype=tf.int64)
+for epoch in range(2):
+    for i, (bx, by) in enumerate(ds):
+        with tf.GradientTape() as tape:
+            out = model(bx, training=True)
+            loss = lossf(by, out)
+        opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        m(loss)
+        step.assign_add(1)
+        if (i + 1) % 6 == 0:
+            print(f"= {epoch} {i + 1} {m.result().numpy():.5f}")
+    hist.append(m.result().numpy())
+    m.reset_state()
+    print(f"= end {epoch} {hist[-1]:.5f} {int(step)}")
+
+ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).batch(8)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
+opt = keras.optimizers.SGD(0.0)
+lossf = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+for epoch in range(2):
+    cm = tf.zeros((3, 3), tf.int32)
+    sq = 0.0
+    cnt = tf.constant(0)
+    for k, (bx, by) in enumerate(ds):
+        with tf.GradientTape() as tape:
+            out = model(bx, training=True)
+            loss = lossf(by, out)
+        g = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(g, model.trainable_variables))
+        cm = cm + tf.math.confusion_matrix(by, tf.argmax(out, 1), 3)
+        sq = sq + loss**2
+        cnt += tf.shape(by)[0]
+    print(
+        "=",
+        cm.numpy().tolist(),
+        f"{(tf.linalg.trace(cm) / tf.reduce_sum(cm)).numpy():.5f}",
+        f"{tf.sqrt(sq / (k + 1)).numpy():.5f}",
+        cnt.numpy(),
+    )

@@ -1,0 +1,155 @@
+"""``--batch global`` of loops with a tape: n ranks leave the serial script's parameters, whatever n divides."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+from running import started
+
+from dlrun.errors import DlrunError
+from dlrun.port import Options, port
+
+GLOBAL = Options(batch="global")
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+SCRIPT = """import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+keras.utils.set_random_seed(0)
+x = np.random.rand(43, 4).astype("float32")
+y = (x.sum(1, keepdims=True) > 2).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(43).batch(10)
+hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")
+model = keras.Sequential([keras.layers.Input((4,)), hidden, keras.layers.Dense(1)])
+opt = OPTIMIZER
+losses = keras.losses.BinaryCrossentropy(from_logits=True)
+right = keras.metrics.BinaryAccuracy(threshold=0.0)
+
+
+@tf.function
+def train_step(a, b):
+    with tf.GradientTape() as tape:
+        out = model(a, training=True)
+        loss = LOSS + tf.add_n(model.losses)
+    grads = tape.gradient(loss, model.trainable_variables)
+    grads, _ = tf.clip_by_global_norm(grads, 1.0)
+    opt.apply_gradients(zip(grads, model.trainable_variables))
+    right.update_state(b, out)
+    return loss
+
+
+for epoch in range(5):
+    seen = 0
+    for step, (a, b) in enumerate(data):
+        loss = train_step(a, b)
+        seen += len(a)
+    print("seen", seen)
+print(*[float(w) for v in model.trainable_variables for w in np.ravel(v.numpy())])
+"""
+MEAN, SUM = "losses(b, out)", "tf.reduce_sum(tf.square(out - b))"
+WRAPPED = 'enumerate(dl.shard(data, batch="global"{}))'
+
+
+def _script(optimizer="keras.optimizers.SGD(0.1)", loss=MEAN):
+    return SCRIPT.replace("OPTIMIZER", optimizer).replace("LOSS", loss)
+
+
+def test_parts_of_means_are_weighed_and_those_of_sums_are_not():
+    ported = port(_script(), GLOBAL)
+    assert WRAPPED.format("") in ported.text and "SGD(0.1)" in ported.text and "dl.partial_sum" not in ported.text
+    assert "keeps the global batch" in ported.report() and not ported.doubts
+    ported = port(_script(loss=SUM), GLOBAL)
+    assert WRAPPED.format(", equal=False") in ported.text
+    assert "loss = dl.partial_sum(tf.reduce_sum(tf.square(out - b))) + tf.add_n(model.losses)" in ported.text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (MEAN, f"{MEAN} + {SUM}", "a sum over the samples, beside means"),
+        (
+            "for step, (a, b) in enumerate(data):",
+            "for step in range(5):\n        a, b = x[step * 8 : step * 8 + 8], y[step * 8 : step * 8 + 8]",
+            "these are no data set's",
+        ),
+    ],
+)
+def test_what_no_parts_of_a_batch_stand_for_is_refused(old, new, why):
+    with pytest.raises(DlrunError, match=why):
+        port(_script().replace(old, new), GLOBAL)
+
+
+SESSION = """import numpy as np
+import tensorflow.compat.v1 as tf
+
+tf.disable_v2_behavior()
+tf.set_random_seed(0)
+np.random.seed(0)
+data = np.random.randn(60, 4).astype("float32")
+labels = (data.sum(1, keepdims=True) > 0).astype("float32")
+x = tf.placeholder(tf.float32, [None, 4])
+y = tf.placeholder(tf.float32, [None, 1])
+rate = tf.placeholder(tf.float32, [])
+w1 = tf.get_variable("w1", [4, 8], initializer=tf.random_normal_initializer(seed=1))
+w2 = tf.get_variable("w2", [8, 1], initializer=tf.random_normal_initializer(seed=2))
+out = tf.matmul(tf.tanh(tf.matmul(x, w1)), w2)
+loss = tf.reduce_mean(tf.square(out - y))
+train_op = OPTIMIZER.minimize(loss)
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for step in range(25):
+        rows = np.random.choice(60, 10)
+        _, value = sess.run([train_op, loss], {x: data[rows], y: labels[rows], rate: 0.05})
+        if step % 5 == 0:
+            print("loss", round(float(value), 4))
+    print(*[float(v) for each in sess.run([w1, w2]) for v in each.ravel()])
+"""
+
+
+def test_what_a_session_feeds_is_divided_as_rank_0_has_drawn_it():
+    script = SESSION.replace("OPTIMIZER", "tf.train.MomentumOptimizer(rate, 0.9)")
+    text = port(script, GLOBAL).text
+    assert 'x: dl.shard(dl.broadcast(data[rows]), batch="global")' in text and "rate: 0.05}" in text
+    assert "range(25)" in text and "MomentumOptimizer(rate, 0.9)" in text
+    with pytest.raises(DlrunError, match=r"size of a batch in a shape, \[10, 4\]"):
+        port(script.replace("[None, 4]", "[10, 4]"), GLOBAL)
+    with pytest.raises(DlrunError, match="gets its batches otherwise"):
+        port(script.replace("{x: data[rows], y: labels[rows], rate: 0.05}", "{rate: 0.05}"), GLOBAL)
+
+
+MISSING = pytest.mark.skipif(
+    find_spec("tensorflow") is None, reason="TensorFlow is not installed: nox -s keras3 runs it"
+)
+
+
+@MISSING
+@pytest.mark.parametrize(("n", "adds"), [(2, "AdamOptimizer(rate)"), (3, "MomentumOptimizer(rate, 0.9)")])
+def test_ranks_of_a_session_leave_the_serial_parameters_after_25_steps(n, adds, tmp_path):
+    script = SESSION.replace("OPTIMIZER", f"tf.train.{adds}")
+    (tmp_path / "serial.py").write_text(script)
+    (tmp_path / "dist.py").write_text(port(script, GLOBAL).text)
+    serial = started(tmp_path, ["serial.py"], **QUIET).splitlines()
+    ranks = started(tmp_path, ["dist.py"], ranks=n, **QUIET).splitlines()
+    ours, theirs = ([float(word) for word in lines[-1].split()] for lines in (ranks, serial))
+    assert len(theirs) == 40 and ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+
+
+@MISSING
+@pytest.mark.parametrize(
+    ("n", "optimizer", "loss"),
+    [
+        (2, "keras.optimizers.SGD(0.1)", MEAN),
+        (3, "keras.optimizers.SGD(0.05, momentum=0.9)", SUM),
+        (3, "keras.optimizers.Adam(0.01)", MEAN),
+    ],
+)
+def test_ranks_leave_the_serial_parameters_after_25_steps(n, optimizer, loss, tmp_path):
+    script = _script(optimizer, loss)
+    (tmp_path / "serial.py").write_text(script)
+    (tmp_path / "dist.py").write_text(port(script, GLOBAL).text)
+    serial = started(tmp_path, ["serial.py"], **QUIET).splitlines()
+    ranks = started(tmp_path, ["dist.py"], ranks=n, **QUIET).splitlines()
+    assert ranks[:5] == serial[:5] == ["seen 43"] * 5
+    ours, theirs = ([float(word) for word in lines[-1].split()] for lines in (ranks, serial))
+    assert len(theirs) == 49 and ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)

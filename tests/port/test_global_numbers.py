@@ -1,0 +1,88 @@
+"""With the global batch kept, ranks show what the serial script shows: samples that are kept, counts, meters."""
+
+from pathlib import Path
+
+import pytest
+from running import rounded, started
+
+from dlrun.port import Options, port
+
+HERE = Path(__file__).parent
+METERS = """import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Meter:
+    def __init__(self): self.sum = self.count = 0
+    def update(self, value, n=1): self.sum += value * n; self.count += n
+    def mean(self): return self.sum / self.count
+
+def accuracy(out, y, topk=(1,)):
+    _, pred = out.topk(max(topk), 1, True, True)
+    correct = pred.t().eq(y.view(1, -1).expand_as(pred.t()))
+    return [correct[:k].reshape(-1).float().sum(0, keepdim=True).mul_(100.0 / y.size(0)) for k in topk]
+
+def run(batches, opt=None):
+    losses, top, first = Meter(), Meter(), Meter()
+    rows, kinds = 0, np.zeros(3, int)
+    scores = []
+    for x, y in batches:
+        out = model(x)
+        loss = nn.functional.cross_entropy(out, y)
+        if opt is not None:
+            opt.zero_grad(); loss.backward(); opt.step()
+        one, two = accuracy(out, y, topk=(1, 2))
+        losses.update(loss.item(), x.size(0)); top.update(two.item(), x.shape[0]); first.update(one[0].item(), len(y))
+        rows += x.shape[0]
+        kinds += np.bincount(y.numpy(), minlength=3)
+        scores += out.softmax(1)[:, 0].tolist()
+    print(f"{losses.mean():.5f} {top.mean():.4f} {first.mean():.4f} {rows} {kinds.tolist()} {np.median(scores):.5f}")
+
+torch.manual_seed(0)
+x, y = torch.randn(100, 4), torch.randint(0, 3, (100,))
+model = nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+train, val = DataLoader(TensorDataset(x[:80], y[:80]), 8, shuffle=True), DataLoader(TensorDataset(x[80:], y[80:]), 8)
+for epoch in range(2):
+    run(train, opt)
+    with torch.no_grad():
+        run(val)
+"""
+ROWS = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x, y = torch.randn(96, 4), torch.randint(0, 3, (96,))
+loader = DataLoader(TensorDataset(x, y), 8, shuffle=True)
+model = nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(2):
+    pairs, rows, named = [], [], []
+    for i, (x, y) in enumerate(loader):
+        out = model(x)
+        loss = nn.functional.cross_entropy(out, y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        right = (out.argmax(1) == y).sum().item()
+        pairs.append((loss.item(), right))
+        rows.append([i, loss.item(), loss.item() ** 2])
+        named.append({"step": i, "loss": loss.item(), "right": right})
+    print(len(pairs), [sum(column) for column in zip(*pairs)])
+    print(rows[-1], max(row[2] for row in rows))
+    print(sum(row["right"] for row in named), min(row["loss"] for row in named), named[3]["step"])
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [METERS, ROWS, (HERE / "placement" / "registered.py").read_text()], ids=["meters", "rows", "kept"]
+)
+def test_the_global_batch_on_two_ranks_shows_the_serial_numbers(program, tmp_path) -> None:
+    (tmp_path / "train.py").write_text(program)
+    ported = port(program, Options(batch="global"))
+    (tmp_path / "dist.py").write_text(ported.text)
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert len(serial.splitlines()) >= 4 and not [d for d in ported.doubts if d.name == "unknown-placement"]
+    for one, other in zip(serial.splitlines(), mine.splitlines(), strict=True):
+        assert rounded(other) == rounded(one)

@@ -1,0 +1,274 @@
+"""Every number that a port shows, saves and decides by, beside the serial script's with the same parameters."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from by_hand import event, optimizer, run, step
+
+from dlrun.port import port
+from dlrun.verify.checks.lines import line_by_line
+from dlrun.verify.checks.numbers import compared, explained, judged, numbers_of
+from dlrun.verify.trace import Event, Run
+from dlrun.verify.written import numbers_in
+
+
+def trained(batches: int, *lines: str, within: Sequence[str] = (), lr: float = 0.1) -> list[Event]:
+    """An epoch of so many batches, lines shown in it after the second batch, and lines shown after it."""
+    events = [optimizer(), event("epoch", epoch=0, loader=0, data=0, size=9), event("trains", epoch=0)]
+    for number in range(1, batches + 1):
+        events += [event("batch", epoch=0, indices=[number], hash=str(number)), step(number, 0.9, lr=lr)]
+        events += [event("print", "t.py:5", text=text) for text in within] if number == 2 else []
+    return [*events, event("over", epoch=0), *(event("print", "t.py:7", text=text) for text in lines)]
+
+
+def status(serial: Run, ported: Run, *turned: Run) -> tuple[str, str]:
+    found = compared(serial, ported, 2)
+    if turned:
+        found = explained(found, [numbers_of(each) for each in (serial, *turned)])
+    check = judged(found, 2, "to the end of the script")
+    return (check.status, check.fault or check.finding) if check else ("", "")
+
+
+@pytest.mark.parametrize(
+    ("serial", "port", "fault"),
+    [
+        ("rows 37", "rows 19", "shown-otherwise"),
+        ("rows 36", "rows 18", "shown-in-part"),
+        ("rows 50000", "rows 50001", "shown-otherwise"),
+        ("loss 1.209", "loss nan", "shown-otherwise"),
+        ("loss nan", "loss 1.209", "shown-otherwise"),
+        ("f1 0.514", "f1 0.522", "shown-otherwise"),
+        ("loss 0.5", "loss 1.0", "shown-n-fold"),
+        ("loss 0.51234", "loss 0.51235", ""),
+        ("best 0.6", "best 0.6600000000000001", "shown-otherwise"),
+        ("best 0.6", "best 0.7", "shown-otherwise"),
+        ("rate 0.1, loss 0.5", "rate 0.2, loss 0.5", ""),  # scaled as was promised
+        ("took 3.25 s, loss 0.5", "took 4.75 s, loss 0.5", ""),
+        ("lr: 0.0123, 38 MB, loss 0.5", "lr: 0.0246, 40 MB, loss 0.5", ""),
+        ("lr 0.1, loss 0.5", "lr 0.4, loss 0.5", "shown-otherwise"),  # scaled twice where it is shown
+        ("lr 0.1, loss 0.5", "lr 0.03, loss 0.5", ""),
+    ],
+)
+def test_numbers_between_epochs_are_the_serial_ones_to_rounding(serial: str, port: str, fault: str) -> None:
+    found = status(run(trained(4, serial)), run(trained(2, port, lr=0.2)))
+    assert found[0] == ("failed" if fault else "passed")
+    assert found[1] == fault or not fault
+
+
+def test_a_number_that_the_port_shows_nowhere_or_elsewhere_is_not_proved() -> None:
+    serial = run(trained(4, "loss 0.5", "rows 36"))
+    assert status(serial, run(trained(2, "loss 0.5", "rows 36")))[0] == "passed"
+    for other in (
+        trained(2, "loss 0.5"),
+        trained(2, "loss 0.5", "rows 36", "rows 36"),
+        trained(1, "loss 0.5", "rows 36"),
+    ):
+        assert status(serial, run(other))[0] == "open"
+
+
+def test_lines_of_an_epoch_are_compared_where_they_follow_the_same_batches() -> None:
+    after_two = run(trained(4, within=["loss 0.5"]))
+    assert status(after_two, run(trained(2, "rows 1", within=["loss 0.9"])))[0] == ""  # after 2 of each rank
+    numbered = trained(2)
+    numbered.insert(5, event("print", "t.py:5", text="batch 0"))
+    assert status(run(trained(4, within=["batch 1"])), run(numbered))[0] == ""  # counted from 0 on
+    shown_after_one = trained(2)
+    shown_after_one.insert(5, event("print", "t.py:5", text="loss 0.9"))
+    assert status(after_two, run(shown_after_one))[1] == "shown-otherwise"
+
+
+def test_a_port_that_shows_fewer_lines_shows_them_after_the_same_batches() -> None:
+    def ends(*lines: str, each: int) -> Run:
+        events = [optimizer()]
+        for number, line in enumerate(lines):
+            events += [step(each * number + k + 1, 0.9) for k in range(each)]
+            events += [event("print", "t.py:5", text=line)]
+        return run([*events, event("end", how="finished")])
+
+    serial = ends("seen 8", "seen 16", "seen 24", "seen 32", each=2)
+    assert status(serial, ends("seen 16", "seen 32", each=2))[0] == "passed"
+    assert status(serial, ends("seen 8", "seen 16", each=2))[1] == "shown-in-part"
+    assert status(serial, ends("seen 8", "seen 16", "seen 24", "seen 32", each=2))[0] == "open"
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"), [("0.600", "passed"), ("0.650", "open"), ("1.200", "failed"), ("0.300", "failed")]
+)
+def test_a_number_of_the_last_batch_is_the_mean_of_the_ranks_last_ones(shown: str, expected: str) -> None:
+    serial, turned = (run(trained(4, f"last {last}")) for last in ("0.500", "0.700"))
+    assert status(serial, run(trained(2, f"last {shown}")), turned)[0] == expected
+
+
+def test_what_is_saved_is_compared_by_name_and_a_decision_by_its_text() -> None:
+    def ended(loss: float, best: float) -> Run:
+        stored = event("stored", values={"['loss']": loss})
+        return run(
+            [*trained(4 if loss == 0.5 else 2), stored, event("choice", what="acc > best", values={"acc": best})]
+        )
+
+    serial = ended(0.5, 0.25)
+    one = compared(serial, run([*trained(2), *list(serial.root.events)[-2:]]), 2)
+    assert (one.same, one.other) == (2, ())
+    assert [pair.key[0] for pair in compared(serial, ended(0.75, 0.5), 2).other] == ["saved", "decided"]
+
+
+def test_arrays_and_scalars_of_tensorboard_in_files_are_compared_with_their_places(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    runs = []
+    for name, loss in (("one", 0.5), ("two", 0.25)):
+        (tmp_path / name).mkdir()
+        numpy.savez(tmp_path / name / "h.npz", loss=numpy.array([1.0, loss]))
+        events = f"events.out.tfevents.{name}"
+        (tmp_path / name / events).write_bytes(scalar("val/loss", loss))
+        runs.append(
+            run(trained(4 if name == "one" else 2), written={f: tmp_path / name / f for f in ("h.npz", events)})
+        )
+    found = compared(*runs, 2)
+    assert [pair.key for pair in found.other] == [("h.npz", "loss[1]", ""), ("events.out.tfevents#", "val/loss", "")]
+    assert found.same == 2  # the length and the first entry
+    assert numbers_in(tmp_path / "one" / "no.npz") == []
+
+
+def scalar(tag: str, value: float) -> bytes:
+    """Return a record as TensorBoard's writers make it."""
+    entry = b"\x0a" + bytes([len(tag)]) + tag.encode() + b"\x15" + struct.pack("<f", value)
+    summary = b"\x0a" + bytes([len(entry)]) + entry
+    record = b"\x09" + struct.pack("<d", 1.5) + b"\x10\x03" + b"\x2a" + bytes([len(summary)]) + summary
+    return struct.pack("<Q", len(record)) + b"\0\0\0\0" + record + b"\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("serial", "port", "wrong"),
+    [
+        (["loss 0.5012"], ["loss 0.5013"], False),
+        (["loss 0.5012"], ["loss 0.4512"], True),
+        (["seen 8"], ["seen 16"], False),  # a constant batch size, added up by two ranks with half of it
+        (["loss 0.5", "loss 0.4"], ["loss 0.3"], False),  # not line for line
+    ],
+)
+def test_ranks_that_share_each_batch_show_it_line_by_line(serial: list[str], port: list[str], wrong: bool) -> None:
+    one, other = run(trained(4, within=serial)), run(trained(4, within=port), trained(4))
+    check = line_by_line(one, other, (one, one))
+    assert (check.fault if check else "") == ("shown-otherwise" if wrong else "")
+
+
+SCRIPT = """import csv
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(85, 4)
+loader = DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), batch_size=4, shuffle=True)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2))
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+history, best = [], 9.0
+for epoch in range(30):
+    total, right, seen, ids = 0.0, 0, 0, []
+    for i, (a, b) in enumerate(loader):
+        out = model(a + 0.1 * torch.randn(a.shape))
+        loss = torch.nn.functional.cross_entropy(out, b)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+        right += (out.argmax(1) == b).sum().item()
+        seen += len(b)
+        ids += b.tolist()
+        if i % 4 == 3:
+            print(f"{epoch} {i}: {loss.item():.4f}")
+    mean = total / len(loader)
+    history.append([epoch, mean, right / seen])
+    if mean < best:
+        best = mean
+        torch.save({"model": model.state_dict(), "mean": mean}, "best.pt")
+    print(f"{epoch}: {mean:.4f} {right}/{seen} last {loss.item():.4f} ones {sum(ids)} of {len(ids)}")
+with open("history.csv", "w") as file:
+    csv.writer(file).writerows(history)
+np.save("history.npy", np.array(history))
+print("best", best)
+"""
+TOTALS = "    total, right, seen = dl.total(total, right, seen)"
+WRONG = {
+    "halved": ("mean = total / dl.serial_steps(len(loader))", "mean = total / dl.serial_steps(len(loader)) / 2"),
+    "counted twice": ("history.append([epoch, mean,", "history.append([epoch, dl.total(mean),"),
+    "rank 0's own": ("    ids = dl.gather(ids, over=loader)", "    pass"),
+    "saved apart": ('"mean": mean}', '"mean": total / len(loader)}'),
+    "written apart": ("np.array(history)", "np.array(history) * [1, 0.5, 1]"),
+}
+
+
+@pytest.mark.parametrize("fault", ["", *WRONG])
+def test_a_right_port_is_proved_to_its_end_and_one_with_another_number_is_not(prove, fault: str) -> None:
+    text = port(SCRIPT).text
+    if fault:
+        assert WRONG[fault][0] in text, text
+        text = text.replace(*WRONG[fault])
+    verdict = prove(text, serial=SCRIPT, shows=True, alike=port(SCRIPT).text)
+    found = {check.name: check for check in verdict.checks if check.fault}
+    # With what pads a share the last batch of an epoch is another one: what it shows stays open.
+    assert verdict.word == ("proved as far as it ran" if not fault else "not proved"), verdict
+    assert fault or [check.name for check in verdict.checks if check.status == "open"] == ["uneven tail"]
+    assert set(found) <= {"every number", "numbers shown", "sums over ranks"}
+
+
+LOOP = """import torch
+torch.manual_seed(0)
+data = torch.randn(200, 3)
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+STEPS, seen = 24, 0
+for it in range(1, STEPS + 1):
+    index = torch.randint(0, len(data), (8,))
+    loss = (model(data[index]) - data[index].sum(1, keepdim=True)).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    seen += len(index)
+    if it % 8 == 0:
+        print(f"{it} of {STEPS}, {100 * it / STEPS:.0f} %, {seen} samples, loss {loss.item():.4f}")
+        torch.save({"step": it, "model": model.state_dict()}, f"step{it}.pt")
+"""
+BY_HAND = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(96, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+w = torch.zeros(4, 1, requires_grad=True)
+for epoch in range(3):
+    total = 0.0
+    for a, t in loader:
+        loss = (a @ w - t).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            w -= 0.05 * w.grad
+            w.grad.zero_()
+        total += loss.item()
+    print(epoch, f"{total / len(loader):.4f}")
+"""
+OF_LOOPS = {
+    "percent": (LOOP, ("{dl.serial_steps(100 * it / STEPS):.0f}", "{100 * it / STEPS:.0f}"), "every number"),
+    "samples": (LOOP, ("{dl.total(seen)}", "{seen}"), "every number"),
+    "saved too seldom": (LOOP, ("% dl.steps(8)", "% 8"), "later epochs"),
+    "by hand": (BY_HAND, ("dl.serial_steps(len(loader))", "len(loader)"), "every number"),
+}
+
+
+@pytest.mark.parametrize("serial", [LOOP, BY_HAND], ids=["loop", "by hand"])
+def test_loops_without_a_loader_and_updates_by_hand_are_proved_to_their_end(prove, serial: str) -> None:
+    verdict = prove(port(serial).text, serial=serial, shows=True)
+    (numbers,) = (check for check in verdict.checks if check.name == "every number")
+    assert verdict.word == "proved", verdict
+    assert numbers.finding.endswith("to the end of the script")
+
+
+@pytest.mark.parametrize("fault", OF_LOOPS)
+def test_a_wrong_number_of_such_loops_is_found(prove, fault: str) -> None:
+    serial, edit, name = OF_LOOPS[fault]
+    right = port(serial).text
+    assert edit[0] in right, right
+    verdict = prove(right.replace(*edit), serial=serial, shows=True, alike=right)
+    assert name in {check.name for check in verdict.checks if check.fault} <= {name, "numbers shown"}, verdict

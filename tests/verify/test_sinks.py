@@ -1,0 +1,61 @@
+"""Where a script shows, saves and decides, and which of it the runs have not come to."""
+
+from __future__ import annotations
+
+import ast
+
+from by_hand import event, run
+
+from dlrun.verify.checks.reached import unshown
+from dlrun.verify.tracer.sinks import marked, sinks
+
+SCRIPT = '''"""Trains."""
+import logging, math, torch
+def report(x):
+    print(x)
+def unused(x):
+    print(x)
+for step in range(9):
+    loss = math.log(2 + step)
+    if step == 8:
+        logging.info("%f", loss)
+    elif step == 7:
+        torch.save(loss, "a.pt")
+    try:
+        report(loss)
+    except ValueError as error:
+        print(error)
+    if loss > 100:
+        print(loss)
+        raise SystemExit
+    if args.verbose:
+        print(loss)
+print("done")
+'''
+
+
+def test_calls_that_show_or_save_are_found_and_those_of_errors_and_options_are_not() -> None:
+    found = [(sink.first, sink.name) for sink in sinks(ast.parse(SCRIPT))]
+    assert found == [(4, "print()"), (10, "logging.info()"), (12, "torch.save()")]
+
+
+def test_a_mark_before_each_tells_when_it_is_come_to_and_changes_nothing_else() -> None:
+    tree = ast.parse(
+        "def f(x):\n    'Doc.'\n    print(x)\n    return x\nif f(1) > 2:\n    print(2, f(2))\nelse:\n    g = f(3)\n"
+    )
+    marked(tree, "watch", "reached")
+    seen: list[tuple[str, int]] = []
+    space = {"watch": lambda kind, line, _: seen.append((kind, line)), "print": lambda *_: None}
+    exec(compile(ast.fix_missing_locations(tree), "t.py", "exec"), space)
+    assert seen == [("reached", 3), ("reached", 3)]
+    assert (space["g"], space["f"].__doc__) == (3, "Doc.")
+
+
+def test_what_no_run_has_come_to_is_listed_with_its_lines() -> None:
+    text = "if loss < best:\n    best = loss\n    torch.save(best, 'a.pt')\nprint(best)\n"
+    check = unshown(text, "t.py", [run([event("reached", line=4)])])
+    assert check is not None
+    assert check.status == "open"
+    assert check.finding.startswith("if loss < best at t.py:1, torch.save() at t.py:3: what is shown, saved or decided")
+    choice = event("choice", "t.py:1", what="loss < best", values={})
+    assert unshown(text, "t.py", [run([choice, event("reached", line=3)]), run([event("reached", line=4)])]) is None

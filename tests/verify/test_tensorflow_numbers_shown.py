@@ -1,0 +1,82 @@
+"""Every number that a port of a tape or of fit() shows and writes, beside the serial script's; on two real ranks."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+if find_spec("tensorflow") is None:
+    pytest.skip("TensorFlow is not installed: nox -s keras2 keras3 runs these", allow_module_level=True)
+
+from tensorflow_ports import KERAS_2
+
+from dlrun.port import port
+from dlrun.verify.frozen import frozen
+from dlrun.verify.job import Job, Runs
+
+HEAD = """import numpy as np
+import tensorflow as tf
+tf.keras.utils.set_random_seed(0)
+x = np.random.rand(160, 4).astype("float32")
+y = (x.sum(1) > 2).astype("int32")
+"""
+TAPE = """data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(160, seed=1).batch(8)
+model = tf.keras.Sequential([tf.keras.layers.Dense(8, activation="relu"), tf.keras.layers.Dense(2)])
+optimizer = tf.keras.optimizers.SGD(0.05)
+loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
+for epoch in range(3):
+    accuracy.reset_state()
+    seen, total = 0, 0.0
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            out = model(a, training=True)
+            loss = loss_of(b, out)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        accuracy(b, out)
+        seen += len(a)
+        total += float(loss)
+    print(f"epoch {epoch}: {total / (step + 1):.4f} {accuracy.result():.4f} of {seen}, last {float(loss):.4f}")
+np.save("done.npy", np.array([seen, total]))
+"""
+FIT = """model = tf.keras.Sequential([tf.keras.layers.Dense(8, activation="relu"), tf.keras.layers.Dense(1, "sigmoid")])
+positives = tf.keras.metrics.FalsePositives(name="positives")
+model.compile(optimizer=tf.keras.optimizers.SGD(0.01), loss="binary_crossentropy", metrics=["accuracy", positives])
+history = model.fit(x[:128], y[:128], batch_size=8, epochs=2, verbose=0)
+for name, values in history.history.items():
+    print(name, [round(float(v), 4) for v in values])
+loss, accuracy, found = model.evaluate(x[128:], y[128:], verbose=0)
+print(f"test {loss:.4f} {accuracy:.4f} {found:.0f}")
+"""
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
+@pytest.mark.parametrize(
+    ("script", "edits"),
+    [
+        (TAPE, ()),
+        (TAPE, (("    dl.total(accuracy)", "    pass"),)),
+        (TAPE, (("np.array([seen, total])", "np.array([seen / 2, total])"),)),
+        (FIT, ()),
+        (FIT, (("test {loss:.4f}", "test {dl.total(loss):.4f}"),)),
+        (FIT, (("round(float(v), 4)", "round(float(v) / 2, 4)"),)),
+    ],
+    ids=["tape", "rank 0's own", "written apart", "fit", "counted twice", "halved"],
+)
+def test_numbers_of_a_right_port_are_the_serial_ones_and_others_are_told(script, edits, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    serial, ported = tmp_path / "train.py", tmp_path / "train_dist.py"
+    serial.write_text(HEAD + script)
+    text = port(HEAD + script).text
+    for old, new in edits:
+        assert old in text, text
+        text = text.replace(old, new)
+    ported.write_text(text)
+    (tmp_path / "runs").mkdir()
+    runs = Runs(Job(serial, ported, stall=60.0), tmp_path / "runs")
+    alone = runs.longer("serial")
+    checks, _ = frozen(runs, alone, alone, runs.sharded())
+    print(*checks, sep="\n")
+    assert [check.status for check in checks] == ["failed" if edits else "passed"]
