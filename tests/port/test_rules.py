@@ -397,7 +397,7 @@ def test_the_rows_of_a_group_leave_what_one_process_leaves(shown) -> None:
         f"{n} ranks: {at}: {mine[at]} for {serial[at]}"
         for n, mine in ranks.items()
         for at in serial
-        if not _alike(serial[at], mine[at])
+        if not alike(serial[at], mine[at])
     ]
     assert wrong == []
 
@@ -405,7 +405,7 @@ def test_the_rows_of_a_group_leave_what_one_process_leaves(shown) -> None:
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 
 
-def _alike(one: str, other: str) -> bool:
+def alike(one: str, other: str) -> bool:
     numbers = [[float(n) for n in NUMBER.findall(text)] for text in (one, other)]
     return NUMBER.sub("#", one) == NUMBER.sub("#", other) and all(
         math.isclose(a, b, rel_tol=1e-4, abs_tol=2e-5) for a, b in zip(*numbers, strict=True)

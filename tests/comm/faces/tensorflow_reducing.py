@@ -124,7 +124,7 @@ def moving_statistics_of_a_session_are_averaged_in_a_graph_that_is_finalized():
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         mean = v1.get_variable("norm/moving_mean", initializer=np.float32([_r, 1.0]), trainable=False)
-        other = v1.get_variable("norm/gamma", initializer=np.float32([_r]))
+        other = v1.get_variable("norm/count", initializer=np.float32([_r]), trainable=False)
         start = v1.global_variables_initializer()
         graph.finalize()
         with v1.Session() as session:

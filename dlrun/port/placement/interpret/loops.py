@@ -358,10 +358,9 @@ class Loops(Calls):
         touched = [at for at in out if at not in base or out[at] is not base[at]]
         self._last_places = {at: out[at].place for at in touched}
         found = paths(self, self.frame, base)
-        # First the names of lists, which reduce their entries; last what is computed anew of sums that are reduced.
-        for at in sorted(touched, key=lambda at: (out[at].place.kind is Kind.RATIO, at[1] == GROWN)):
+        for at in sorted(touched, key=lambda at: self._rank_behind(at, out)):
             value, before = out[at], base.get(at)
-            if at[1] == GROWN and state[at].reduced and not value.reduced:
+            if (at[1] == GROWN or self._is_field(at)) and state[at].reduced and not value.reduced:
                 continue
             result = self._behind(node, at, value, before, found)
             if self.whole is not None:
@@ -369,6 +368,17 @@ class Loops(Calls):
             elif result is not None:
                 state[at] = result
         return state
+
+    @staticmethod
+    def _is_field(at: Location) -> bool:
+        return isinstance(at[0], Obj) and at[0].kind == "instance"
+
+    def _rank_behind(self, at: Location, out: State) -> int:
+        """Return when a location has its turn behind a loop: the names of lists, which reduce their entries; the lists;
+        fields of objects, which a list may hold; last what is computed anew of sums that are reduced."""
+        if out[at].place.kind is Kind.RATIO:
+            return 3
+        return 1 if at[1] == GROWN else 2 * (self._is_field(at) and out[at].place.kind is Kind.ENTRY)
 
     def _behind(
         self, node: Any, at: Location, value: Value, before: Value | None, found: dict[Any, list[Path]]
@@ -638,6 +648,13 @@ class Loops(Calls):
                     self.write(
                         (ref, key), Value(SAME, refs=held.refs, scalar=held.scalar, pending=pending, reduced=True)
                     )
+                    self._forget_last(ref)
+
+    def _forget_last(self, ref: Obj) -> None:
+        """Let no name hold the last of the objects that iterations made for a list: it is this rank's last."""
+        for at, value in list((self.state or {}).items()):
+            if isinstance(at[0], Frame) and ref in value.refs:
+                self.write(at, Value(unknown(self.script.module, "it is the object that the last iteration made", at)))
 
 
 __all__ = ["NOTHING", "Exit", "Loops"]
