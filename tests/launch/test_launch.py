@@ -318,7 +318,8 @@ def test_a_rank_that_dies_in_mpi_init_leaves_nothing_in_memory(dlrun, mpiexec, t
 def test_what_the_ranks_of_a_failed_job_share_is_not_left_in_memory_and_others_is(dlrun, any_mpiexec, tmp_path):
     mapped, others = (Path(f"/dev/shm/mpich_shm_{name}{os.getpid()}") for name in ("mapped", "others"))
     (tmp_path / "shares.py").write_text(
-        f"import mmap, os, pathlib, time\nfile = open({str(mapped)!r}, 'r+b')\nshared = mmap.mmap(file.fileno(), 4096)\n"
+        f"import mmap, os, pathlib, time\nfile = open({str(mapped)!r}, 'r+b')\n"
+        "shared = mmap.mmap(file.fileno(), 4096)\n"
         "if os.environ['DLRUN_RANK'] == '0':\n    pathlib.Path('mapped').touch()\n    time.sleep(60)\n"
         "while not os.path.exists('mapped'):\n    time.sleep(0.01)\nraise SystemExit(7)\n"
     )

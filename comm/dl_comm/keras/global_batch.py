@@ -95,7 +95,7 @@ def _on_tensorflow(model: Any, plain: Any, data: Any) -> Any:
     empty = tf.equal(begin, end)  # then it goes through one sample that does not count
     first = tf.minimum(begin, length - 1)
     last = tf.maximum(end, first + 1)
-    part = tf.nest.map_structure(lambda leaf: leaf[first:last], data)
+    part = tf.nest.map_structure(lambda leaf: leaf if leaf is None else leaf[first:last], data)
     weight = tf.cast(n * (end - begin), tf.float64) / tf.cast(length, tf.float64)
     before = {id(v): tf.identity(v) for v in _metric_variables(model)}
     with weighing(weight):

@@ -35,6 +35,7 @@ class Entries:
 
     of: str
     held: Any
+    full: bool = False  # whether it is a deque that has let go of what came before
 
     def unwrapped(self) -> list[Any]:
         """Return the entries."""
@@ -83,7 +84,9 @@ class Gathering:
                 )
             return boxed
         if isinstance(value, (list, tuple, deque, range)):
-            return Entries("list" if isinstance(value, range) else type(value).__name__, self._entries(value))
+            full = isinstance(value, deque) and len(value) == value.maxlen
+            of = "list" if isinstance(value, range) else type(value).__name__
+            return Entries(of, self._entries(value), full)
         if isinstance(value, dict):
             return Keyed(type(value).__name__, {key: self._held(part) for key, part in value.items()})
         if value is None or isinstance(value, (set, frozenset)) or hasattr(value, "iloc"):
@@ -170,6 +173,8 @@ class Gathering:
 
     def _list(self, parts: list[Any], own: Any, of: str) -> Any:
         held = [[] if part is None else part.held for part in parts]
+        if any(part is not None and part.full for part in parts):
+            return as_kind([self._opened(entry) for entry in self._latest(parts)], own, of)
         if all(isinstance(each, np.ndarray) or not len(each) for each in held):
             kinds = {each.dtype for each in held if len(each)}
             if len(kinds) == 1:
@@ -181,6 +186,16 @@ class Gathering:
             entries = [entry for each in lists for entry in each]
             together = [entries[at] for at in self._order([*map(len, lists)])]
         return as_kind([self._opened(entry) for entry in together], own, of)
+
+    def _latest(self, parts: list[Any]) -> list[Any]:
+        """Return the entries of deques that keep the last ones, one of a batch: aligned where the shares end."""
+        lists = [[] if part is None else part.unwrapped() for part in parts]
+        lengths = [*map(len, lists)]
+        mine = [theirs.mine if theirs is not None and theirs.unit == "batches" else None for theirs in self._layouts]
+        gone = [0 if unit is None else max(unit - length, 0) for unit, length in zip(mine, lengths, strict=True)]
+        rounds = [before + at for before, length in zip(gone, lengths, strict=True) for at in range(length)]
+        entries = [entry for each in lists for entry in each]
+        return [entries[at] for at in sorted(range(len(entries)), key=rounds.__getitem__)]
 
     def _batches(self, lists: list[list[Any]]) -> list[Any] | None:
         """Return the serial batches where each entry holds those samples of a batch that were one rank's; None else.

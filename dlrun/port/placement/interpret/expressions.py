@@ -31,6 +31,7 @@ from dlrun.port.placement.values import (
     join,
     joined,
     power,
+    unknown,
 )
 from dlrun.port.program.script import dotted
 
@@ -38,6 +39,7 @@ _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
 _UNIONS = (cst.BitOr, cst.BitOrAssign)
+_FLAGS = (*_UNIONS, cst.BitAnd, cst.BitAndAssign)
 _COMPARES: dict[type[Any], Any] = {
     cst.Equal: operator.eq,
     cst.NotEqual: operator.ne,
@@ -163,6 +165,11 @@ class Expressions(Machine):
         return Value(items=tuple(items)) if items is not None else Value(self._starred(node.elements))
 
     def _List(self, node: cst.List) -> Value:  # noqa: N802
+        first, *rest = node.elements or (None,)
+        if isinstance(first, cst.StarredElement) and not any(isinstance(e, cst.StarredElement) for e in rest):
+            left = self.eval(first.value)
+            if self._lists(left) and self.grown(left):  # as left + [...]
+                return self._united(left, self._sequence("list", node, rest), node)
         return self._sequence("list", node, node.elements)
 
     def _Set(self, node: cst.Set) -> Value:  # noqa: N802
@@ -262,7 +269,13 @@ class Expressions(Machine):
         if isinstance(op, cst.Modulo) and isinstance(left.const, str):
             return self.text(node, b)
         if isinstance(op, (cst.Add, cst.AddAssign)) and (left.texts or right.texts):
+            if Kind.RUN in (a.kind, b.kind) and not self.cadenced:
+                return Value(unknown(node, "each rank writes the text of its own iterations into it"), scalar=False)
+            if Kind.UNKNOWN in (a.kind, b.kind):
+                return Value(combine([a, b]), scalar=False)
             return Value(combine([a, b]), texts=left.texts | right.texts, scalar=False)
+        if isinstance(op, _FLAGS) and (flag := self._flagged(left, right, _sides(node)[1], isinstance(op, _UNIONS))):
+            return flag
         scalar = True if left.scalar and right.scalar else None
         if (
             isinstance(op, _SUMS)
@@ -463,7 +476,26 @@ class Expressions(Machine):
             return right
         if self.content(left).kind is Kind.SAME and (left.refs or right.refs):
             return join(left, right)
+        if (flag := self._flagged(left, right, node.right, not ends)) is not None:
+            return flag
         return Value(combine([self.content(left), self.content(right)]), scalar=True)
+
+    def _flagged(self, left: Value, right: Value, node: cst.CSTNode | None, either: bool) -> Value | None:
+        """Return what ``seen = seen or x > 1`` (``either``), or ``fine = fine and x > 1``, carries on; else None."""
+        how = frozenset({"max" if either else "min"})
+        goes_on = left.place.untouched or (left.place.kind is Kind.EXTREME and left.place.adds == how)
+        if not goes_on or self.shards.parts or right.place.kind is not Kind.ENTRY:
+            return None
+        truth = isinstance(node, cst.Comparison) or (
+            isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not)
+        )
+        return (
+            Value(Place(Kind.EXTREME, left.place.at, how), scalar=True) if truth and self.began_as_truth(left) else None
+        )
+
+    def began_as_truth(self, value: Value) -> bool:
+        """Tell whether what a loop carries was True or False when it began; see ``loops``."""
+        raise NotImplementedError
 
     def _Comparison(self, node: cst.Comparison) -> Value:  # noqa: N802
         sides = [self.eval(node.left), *(self.eval(c.comparator) for c in node.comparisons)]

@@ -617,6 +617,11 @@ class Loops(Calls):
         held = self._before_loop.get(value.place.at) if value.place.untouched else None
         return held is not None and held.const is None
 
+    def began_as_truth(self, value: Value) -> bool:
+        """Tell whether what a loop carries was True or False when it began."""
+        held = self._before_loop.get(value.place.at)
+        return held is not None and isinstance(held.const, bool)
+
     def _is_zero(self, value: Value) -> bool:
         if value.const is None:
             return True
