@@ -35,8 +35,8 @@ def _scalar(draw: random.Random) -> Snippet:
             f"\nif k > 3:\n    A += {e}\nelse:\n    A -= {other}",
             f"\nif k > 3:\n    A += {e}",
             f"\nfor _ in range(2):\n    A += {e}",
-            f"\nfor p, q in zip(out.argmax(1), y):\n    A += int(p == q)",
-            f"\nfor p, q in zip(out.argmax(1), y):\n    if p == q:\n        A += 1",
+            "\nfor p, q in zip(out.argmax(1), y):\n    A += int(p == q)",
+            "\nfor p, q in zip(out.argmax(1), y):\n    if p == q:\n        A += 1",
             f"step = {e}; A += step",
             f"A = sum([A, {e}])",
         )
@@ -225,7 +225,7 @@ def _extreme(draw: random.Random) -> Snippet:
             ("A = float('inf')", f"A = {e} if {e} < A else A"),
             ("A = None", f"A = {e} if A is None else max(A, {e})"),
             ("A = -math.inf", f"\nif not {e} <= A:\n    A = {e}"),
-            ("A = torch.tensor(-1e9)", "A = torch.maximum(A, out.max())"),
+            ("A = torch.tensor(-1e9)", "A = torch.maximum(A, out.max().detach())"),
             ("A = np.full(3, -1e9)", "A = np.maximum(A, out.detach().numpy().max(0))"),
         )
     )
