@@ -640,7 +640,7 @@ class Calls(Classes):
             shows = tuple(arg.value for arg in node.args)
             for part in shows:
                 for value in self.seen.get(part, [])[-1:]:
-                    if (place := self.content(value)) != value.place:
+                    if (place := self.content(self.in_order(part, value))) != value.place:
                         self.note(part, Value(place, refs=value.refs, scalar=value.scalar or self.numbers(value)))
             self.sinks.setdefault(node, []).append(Sink(node, shows, loop, (*self.diverged, *inner), kept))
 

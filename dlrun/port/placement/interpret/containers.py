@@ -200,6 +200,7 @@ class Containers(Expressions):
                 if fires
                 else self.grows(held.place, self.content(entry) if not entry.refs else self._inner(entry), entry.scalar)
             )
+            place = self.in_some_order(place, ref)
             self.write(at, Value(place, refs=held.refs | entry.refs))
         elif held is None or held.name == "empty":
             self.write(at, entry)

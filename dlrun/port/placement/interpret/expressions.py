@@ -128,7 +128,7 @@ class Expressions(Machine):
 
     def _shown_whole(self, node: cst.BaseExpression, value: Value) -> Place:
         """Return the placement of what is formatted, and note that of an object that shows itself."""
-        place = self.content(value)
+        place = self.content(self.in_order(node, value))
         if place != value.place and any(isinstance(r, Obj) and r.kind == "instance" for r in value.refs):
             self.note(node, Value(place, refs=value.refs))
         return place
@@ -445,10 +445,29 @@ class Expressions(Machine):
         if grown and self.state is not None:
             held = self.state[grown[0]]
             place = self.grows(held.place, self.content(entry), entry.scalar)
-            self.write((made, GROWN), Value(place, refs=held.refs | entry.refs))
+            self.write((made, GROWN), Value(self.in_some_order(place, made), refs=held.refs | entry.refs))
         else:
             self.write((made, REST), join(self.entries(left), entry))
         return Value(refs=frozenset([made]))
+
+    def in_some_order(self, place: Place, ref: Obj) -> Place:
+        """Return the placement of a list that grew: some iterations add to it, others do not, where a test differs."""
+        some = self.loop is not None and len(self.diverged) > self.loop.outer and not self.shards.parts
+        listed = ref.kind in ("list", "deque") and place.kind is Kind.RUN and "fires" not in place.adds
+        return replace(place, adds=place.adds | {"some"}) if some and listed else place
+
+    def in_order(self, node: cst.CSTNode, value: Value) -> Value:
+        """Return a list whose order is read: it is unknown where each rank's iterations filled it as they liked."""
+        for ref in value.refs:
+            held = (self.state or {}).get((ref, GROWN)) if isinstance(ref, Obj) else None
+            if held is not None and held.place.kind is Kind.SAME and "some" in held.place.adds:
+                text = "some iterations add to it and others do not: in which order they came is not known"
+                if held.place.at is not None:
+                    found = whole.left(Value(), held.place.at, text)
+                    self.used.update(found.pending if self.recording else ())
+                    return found
+                return Value(unknown(node, text))
+        return value
 
     def _repeated(self, value: Value, node: cst.CSTNode) -> Value:
         made = self.new("list", node, "repeated")
@@ -559,7 +578,7 @@ class Expressions(Machine):
     # -- entries and comprehensions --------------------------------------------------------------------------------
 
     def _Subscript(self, node: cst.Subscript) -> Value:  # noqa: N802
-        owner = self.eval(node.value)
+        owner = self.in_order(node.value, self.eval(node.value))
         serial = False
         if self.loop is None and any(isinstance(e.slice, cst.Slice) for e in node.slice):
             with self.unrecorded():  # of a part, not of all that it holds

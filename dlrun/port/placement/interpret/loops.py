@@ -547,12 +547,13 @@ class Loops(Calls):
         if place.adds == {"placed"}:
             means = unknown(node, "each of its entries is the mean over the ranks of those of one iteration", at)
             return Value(replace(means, adds=frozenset({"means"})), pending=pending, reduced=True)
+        order = Place(at=self.whole, adds=frozenset({"some"})) if "some" in place.adds - {"ordered"} else SAME
         if not inside and value.refs and how == "gather":
             for ref in value.refs:
                 if isinstance(ref, Obj):
-                    self.write((ref, GROWN), Value(SAME, pending=pending, reduced=True))
+                    self.write((ref, GROWN), Value(order, pending=pending, reduced=True))
             return replace(value, place=SAME, pending=pending, reduced=True)
-        return Value(SAME, refs=value.refs, scalar=value.scalar, pending=pending, reduced=True)
+        return Value(order, refs=value.refs, scalar=value.scalar, pending=pending, reduced=True)
 
     def _dict_at(self, path: Path, found: dict[Any, list[Path]]) -> Obj | None:
         """Return the dict that ``path`` names, where what it holds is reduced with it."""
@@ -575,7 +576,7 @@ class Loops(Calls):
                 return "maximum" if "max" in place.adds else "minimum"
             return unknown(node, "it is the greatest and the least entry by turns", at)
         listed = at[1] == GROWN or (bool(value.refs) and self._rebound(value, at) is not None)
-        bad = place.adds - {"entry", "same", "reset", "ordered"}
+        bad = place.adds - {"entry", "same", "reset", "ordered", "some"}
         if listed:
             return unknown(node, "what it keeps of each iteration is itself a sum so far", at) if bad else "gather"
         if bad == {"part"} and not listed and "entry" not in place.adds:

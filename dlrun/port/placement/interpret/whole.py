@@ -78,7 +78,7 @@ def begins(machine: Machine, loop: cst.CSTNode, source: cst.CSTNode) -> None:
 def length(value: Value) -> Value:
     """Return the number of batches that a rank has of a share, with a mark where others may have one more."""
     found = Value(Place(Kind.COUNT), scalar=True, name="length")
-    return found if value.place.at is None else _marked(found, value.place.at, "it counts the batches of its share")
+    return found if value.place.at is None else left(found, value.place.at, "it counts the batches of its share")
 
 
 def numbered(machine: Machine, drawn: Value) -> Value:
@@ -88,14 +88,14 @@ def numbered(machine: Machine, drawn: Value) -> Value:
     if drawn.items is not None:
         return replace(drawn, items=tuple(numbered(machine, item) for item in drawn.items))
     uniform = drawn.place.kind in (Kind.INDEX, Kind.COUNT)
-    return _marked(drawn, machine.loop.whole, "it reads the number of the batch") if uniform else drawn
+    return left(drawn, machine.loop.whole, "it reads the number of the batch") if uniform else drawn
 
 
 def handed_on(machine: Machine, at: Location, start: Value) -> Value:
     """Return what an iteration finds at a location that each sets anew, with a mark where that is another's entry."""
     if machine.loop is None or machine.loop.whole is None or start.place.kind in _FINE:
         return start
-    return _marked(start, machine.loop.whole, f"{_name(at)} goes on from batch to batch")
+    return left(start, machine.loop.whole, f"{_name(at)} goes on from batch to batch")
 
 
 def unmarked(value: Value) -> Value:
@@ -118,12 +118,13 @@ def behind(source: cst.CSTNode, at: Location, value: Value) -> Value:
     if place.kind in _FINE:
         return value
     if place.kind is Kind.ENTRY:
-        return _marked(value, source, f"{_name(at)}, of its last batch, is read after it")
+        return left(value, source, f"{_name(at)}, of its last batch, is read after it")
     why = place.why.text if place.why is not None else "how the ranks' values make the serial one is not known"
-    return _marked(value, source, f"{_name(at)}: {why}")
+    return left(value, source, f"{_name(at)}: {why}")
 
 
-def _marked(value: Value, source: cst.CSTNode, why: str) -> Value:
+def left(value: Value, source: cst.CSTNode, why: str) -> Value:
+    """Return ``value`` with a mark: where it is read, the batches of ``source`` are not to be sharded."""
     return replace(value, pending=frozenset([Left(source, why)]))
 
 
