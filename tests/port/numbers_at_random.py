@@ -251,7 +251,6 @@ def _edge(draw: random.Random) -> Snippet:
     start, body = draw.choice(
         (
             ("A = None", f"\nif A is None:\n    A = {e}"),
-            ("A = None", f"A = {e}"),
             ("A = ''", f"A += '%.2f ' % ({e})"),
             ("A = 0", "A ^= k"),
             ("A = 1.0", f"A *= 1 + {e} / 1000"),

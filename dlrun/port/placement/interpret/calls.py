@@ -78,6 +78,8 @@ class Calls(Classes):
         above = self._super(node)
         callee = above if above is not None else self.eval(node.func)
         args, keywords = self._arguments(node)
+        if callee.name in rules.IN_ORDER and self.loop is None:
+            args = [self.in_order(node, value) for value in args]
         if node in self.shards.runs:
             return sessions.ran(self, node)
         if self.shards.runs and runs_session(node):  # of samples that all ranks have

@@ -136,7 +136,7 @@ class Expressions(Machine):
     def text(self, node: cst.CSTNode, place: Place) -> Value:
         """Return a formatted text, with the expression that makes it."""
         if place.kind is Kind.SAME:
-            return Value()
+            return Value(scalar=False)
         if self.recording:
             inner = (node,) if self.loop is not None and self.loop.inner else ()
             self.made_apart[node] = (*self.made_apart.get(node, ()), *self.diverged, *inner)
@@ -268,12 +268,13 @@ class Expressions(Machine):
         a, b = (self.one_run(v) or self.content(v) for v in (left, right))
         if isinstance(op, cst.Modulo) and isinstance(left.const, str):
             return self.text(node, b)
-        if isinstance(op, (cst.Add, cst.AddAssign)) and (left.texts or right.texts):
+        if isinstance(op, (cst.Add, cst.AddAssign)) and (_is_text(left) or _is_text(right)):
             if Kind.RUN in (a.kind, b.kind) and not self.cadenced:
                 return Value(unknown(node, "each rank writes the text of its own iterations into it"), scalar=False)
-            if Kind.UNKNOWN in (a.kind, b.kind):
-                return Value(combine([a, b]), scalar=False)
-            return Value(combine([a, b]), texts=left.texts | right.texts, scalar=False)
+            known = left.texts | right.texts if Kind.UNKNOWN not in (a.kind, b.kind) else frozenset()
+            if isinstance(left.const, str) and isinstance(right.const, str):
+                return constant(left.const + right.const)
+            return Value(combine([a, b]), texts=known, scalar=False)
         if isinstance(op, _FLAGS) and (flag := self._flagged(left, right, _sides(node)[1], isinstance(op, _UNIONS))):
             return flag
         scalar = True if left.scalar and right.scalar else None
@@ -720,6 +721,10 @@ class Expressions(Machine):
 
 def _loops(loop: cst.CompFor) -> list[cst.CompFor]:
     return [loop, *(_loops(loop.inner_for_in) if loop.inner_for_in is not None else ())]
+
+
+def _is_text(value: Value) -> bool:
+    return bool(value.texts) or isinstance(value.const, str) or value.scalar is False
 
 
 def _sides(node: Any) -> tuple[Any, Any]:

@@ -13,6 +13,12 @@ _FUNCTIONS: dict[str, Row] = {**python.FUNCTIONS, **tensors.FUNCTIONS, **librari
 _METHODS: dict[str, Row] = {**python.METHODS, **tensors.METHODS, **libraries.METHODS}
 _PREFIXES: tuple[tuple[str, Row], ...] = (*python.PREFIXES, *tensors.PREFIXES, *libraries.PREFIXES)
 
+# What reads the order of a list that it is given; other functions make the same of any order, or hand it on.
+IN_ORDER = {
+    *("builtins.enumerate", "builtins.reversed", "itertools.accumulate", "itertools.pairwise", "numpy.diff"),
+    *("numpy.cumsum", "numpy.argmax", "numpy.argmin", "numpy.convolve", "numpy.gradient", "torch.cumsum", "torch.diff"),
+}
+
 
 def of_function(name: str) -> Row | None:
     """Return the row of a function or class by its qualified name: ``numpy.mean``."""
@@ -41,4 +47,4 @@ def methods() -> dict[str, Row]:
     return dict(_METHODS)
 
 
-__all__ = ["Row", "functions", "methods", "of_function", "of_method", "of_object"]
+__all__ = ["IN_ORDER", "Row", "functions", "methods", "of_function", "of_method", "of_object"]
