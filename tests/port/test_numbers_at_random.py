@@ -1,4 +1,4 @@
-"""Numbers kept in ways put together at random are the serial script's on 2 and 3 ranks, or the port tells of them.
+"""Numbers kept in ways put together at random are the serial script's on ranks, or the port tells of them.
 
 A program trains at rate 0 and evaluates. What is added up, kept and shown comes from ``numbers_at_random.py``: each way
 stands in a training loop of its own and in an evaluation of its own. ``DLRUN_FUZZ_NUMBERS`` sets how many programs are
@@ -14,7 +14,7 @@ from numbers_at_random import snippet
 from running import started
 from test_rules import PRELUDE, alike
 
-from dlrun.port import port
+from dlrun.port import Options, port
 
 FIRST = int(os.environ.get("DLRUN_FUZZ_SEED", "0"))
 PROGRAMS = int(os.environ.get("DLRUN_FUZZ_NUMBERS", "1"))
@@ -30,7 +30,7 @@ class Meter:
     def mean(self):
         return self.sum / max(self.count, 1)
     def __repr__(self):
-        return f"{self.avg:.4f}"
+        return "%.4f" % self.avg
 """
 TRAIN = """
 {before}
@@ -57,7 +57,7 @@ with torch.no_grad():
 def program(seed: int) -> str:
     """Return a script of ``WAYS`` training loops and as many evaluations, each of which shows a few numbers."""
     draw = random.Random(seed)
-    parts = [PRELUDE, METER]
+    parts = [PRELUDE]
     for stage, template, loader, data in (
         ("train", TRAIN, "train_loader", "data"),
         ("eval", EVALUATE, "held_loader", "held"),
@@ -65,16 +65,16 @@ def program(seed: int) -> str:
         for at in range(WAYS):
             made = snippet(draw)
             named = {"A": f"{stage}_{at}", "B": f"other_{stage}_{at}", "LOADER": loader, "DATA": data}
+            named["Meter"] = f"Meter_{stage}_{at}"
 
             def own(text: str, named: dict[str, str] = named) -> str:
-                return re.sub(r"\b(A|B|LOADER|DATA)\b", lambda found: named[found[0]], text)
+                return re.sub(r"\b(A|B|LOADER|DATA|Meter)\b", lambda found: named[found[0]], text)
 
             indent = "\n" + (8 if stage == "eval" else 4) * " "
             shown = draw.sample(made.shown, min(2, len(made.shown)))
-            parts.append(
-                f"# {stage} {at}"
-                + own(template.format(before=made.before, body=made.body.strip().replace("\n", indent)))
-            )
+            made_here = (METER if "Meter" in made.before else "") + template
+            text = made_here.format(before=made.before, body=made.body.strip().replace("\n", indent))
+            parts.append(f"# {stage} {at}" + own(text))
             parts += [own(f"print({f'{stage} {at} {one}: '!r}, {text})") for one, text in enumerate(shown)]
     return "\n".join(parts)
 
@@ -94,20 +94,22 @@ def _told(text: str, doubts) -> set[str]:
     }
 
 
+@pytest.mark.parametrize(("batch", "ranks"), [("local", (2, 3)), ("global", (2, 4))])
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + PROGRAMS))
-def test_each_number_is_the_serial_one_or_told(seed, tmp_path) -> None:
+def test_each_number_is_the_serial_one_or_told(seed, batch, ranks, tmp_path) -> None:
     text = program(seed)
     tmp_path.joinpath("train.py").write_text(text)
-    ported = port(text)
+    ported = port(text, Options(batch=batch))
     tmp_path.joinpath("dist.py").write_text(ported.text)
     told = _told(text, [ported.line(doubt) for doubt in ported.doubts])
+    assert len(told) < WAYS // 2
     serial = _lines(started(tmp_path, ["train.py"]))
     assert len(serial) > 2 * WAYS
     wrong = []
-    for ranks in (2, 3):
-        mine = _lines(started(tmp_path, ["dist.py"], ranks))
+    for n in ranks:
+        mine = _lines(started(tmp_path, ["dist.py"], n))
         wrong += [
-            f"{ranks} ranks, {at}: {mine[at]} for {serial[at]}"
+            f"{n} ranks, {at}: {mine[at]} for {serial[at]}"
             for at in serial
             if not alike(serial[at], mine[at]) and at.rsplit(" ", 1)[0] not in told
         ]

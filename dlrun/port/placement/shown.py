@@ -19,7 +19,7 @@ from dlrun.port.placement.interpret import Interpreter, parts
 from dlrun.port.placement.interpret.machine import Sink, Tested
 from dlrun.port.placement.reduce import Reductions
 from dlrun.port.placement.rules import Row, of_function
-from dlrun.port.placement.values import ENTRY, SAME, Kind, Place, Why, join_places, power
+from dlrun.port.placement.values import ENTRY, SAME, Kind, Place, Why, join_places, power, unknown
 from dlrun.port.program.script import calls_method, children, dotted, walk
 
 _ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
@@ -88,6 +88,11 @@ class Shown:
         for tested in self.run.tests.values():
             yield from self._decided(tested)
         for number, loop in self.run.forced.items():
+            if not self._alike_in_all_calls(number):
+                yield from self._unknown(
+                    number, unknown(number, "its line is run for sums over samples, and for others")
+                )
+                continue
             call = next((up for up in self.script.above(number) if isinstance(up, cst.Call)), None)
             self.lost, self.sink = [], Sink(call, (number,), loop, ()) if call is not None else None
             self._note_formats(number)
@@ -107,6 +112,14 @@ class Shown:
                     yield self._edit(Wrap(count, how), "as many as the serial script counts")  # type: ignore[arg-type]
                 else:
                     yield from self._unknown(count, place)
+
+    def _alike_in_all_calls(self, number: cst.CSTNode) -> bool:
+        """Tell whether one reduction of ``number`` is right in all calls of its function."""
+        if not self.run.shards.parts:
+            return True
+        places = [value.place for value in self.run.seen.get(number, ())]
+        found = {p.adds & {"summed", "bent"} if p.kind is Kind.ENTRY else p.kind for p in places}
+        return len(found) < 2 or found <= {frozenset(), Kind.SAME}  # the mean of what is one number is that number
 
     def weighed(self) -> Iterator[Doubt]:
         """Yield doubts about losses that are computed from what each rank has kept, where nothing makes that serial."""
@@ -185,7 +198,8 @@ class Shown:
         texts = self._texts_of(node)
         if shown and texts:
             return self._of_texts(texts)
-        behind = self.sink is not None and self.sink.loop is None and not self.run.shards.parts
+        number = not self.run.shards.parts or bool(place.adds & {"summed", "bent"})
+        behind = self.sink is not None and self.sink.loop is None and number
         if place.kind is Kind.ENTRY and shown and not behind:
             return []  # of one iteration: no number
         self.lost.append(node)  # nothing is known that makes it serial
@@ -202,7 +216,12 @@ class Shown:
                     return [Wrap(n, "total") for n in sums]
             if "bent" in place.adds and isinstance(node, _COMPUTES):
                 return self._parts(node, False, place)
+            if "bent" in place.adds:
+                self.lost.append(node)
+                return []
             return [Wrap(node, "average")] if not place.adds and not self._truth(node) else None
+        if place.kind is Kind.RATIO and "summed" in place.adds and isinstance(node, _NUMBERS):
+            return [Wrap(node, "total")]
         if place.kind is not Kind.RUN:
             return None
         how = parts.how(place.adds, False)

@@ -158,7 +158,8 @@ def join_places(a: Place, b: Place) -> Place:
             return one if one.kind is not Kind.SAME else other
     if kinds & {Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO}:
         return MIX
-    if kinds == {Kind.ENTRY} and (a.adds | b.adds) & {"summed", "bent"}:
+    one_summed = Kind.ENTRY in kinds and bool(kinds & {Kind.SAME, Kind.COUNT}) and bool((a.adds | b.adds) & {"summed"})
+    if (kinds == {Kind.ENTRY} and (a.adds | b.adds) & {"summed", "bent"}) or one_summed:
         return Place(Kind.ENTRY, adds=frozenset({"bent"}))
     if kinds == {Kind.COUNT}:
         return Place(Kind.COUNT, at="mixed")
@@ -194,7 +195,7 @@ def join(a: Value | None, b: Value | None) -> Value:
         const=a.const if same else NOTHING,
         name=a.name if a.name == b.name else "",
         zero=a.zero and b.zero,
-        scalar=a.scalar if a.scalar == b.scalar else None,
+        scalar=b.scalar if a.const is None else a.scalar if b.const is None or a.scalar == b.scalar else None,
         pending=a.pending | b.pending,
         texts=a.texts | b.texts,
         reduced=a.reduced or b.reduced,

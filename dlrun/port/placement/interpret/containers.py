@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.interpret import whole
+from dlrun.port.placement.interpret import parts, whole
 from dlrun.port.placement.interpret.expressions import Expressions
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Obj, key_of
@@ -114,7 +115,8 @@ class Containers(Expressions):
         held = [(key, each, v) for key, each, v in self._literal(node, entry) if self.content(v).kind is Kind.ENTRY]
         numbers = {key: self.force(each, v) for key, each, v in held if v.scalar}
         entry = self._rewritten(entry, numbers)
-        if entry.items is None and not any(isinstance(r, Obj) and r.kind in CONTAINERS for r in entry.refs):
+        kinds = (*CONTAINERS, "instance")
+        if entry.items is None and not any(isinstance(r, Obj) and r.kind in kinds for r in entry.refs):
             return entry
         whole = self.content(entry).kind is not Kind.ENTRY
         return entry if whole else replace(entry, place=Place(Kind.ENTRY, adds=frozenset({"row"})))
@@ -133,10 +135,21 @@ class Containers(Expressions):
         elif isinstance(node, cst.Call):
             named = [(key_of(a.keyword.value), a.value) for a in node.args if a.keyword is not None]
         made = next(iter(entry.refs), None)
+        if isinstance(node, cst.Call) and isinstance(made, Obj) and len(entry.refs) == 1 and made.cls is not None:
+            return self._fields_given(node, made)
         if not isinstance(made, Obj) or len(entry.refs) != 1 or made.kind not in ("dict", "list") or made.cls:
             return []
         state = self.state or {}
         return [(key, each, state[made, key]) for key, each in named if key and (made, key) in state]
+
+    def _fields_given(self, node: cst.Call, made: Obj) -> list[tuple[Any, cst.BaseExpression, Value]]:
+        """Return what an object without an ``__init__`` of its own was given: name, expression, value of each field."""
+        if made.kind != "instance" or self.member(made.cls, "__init__") is not None or any(a.star for a in node.args):
+            return []
+        fields = dict(self.fields(made))
+        names = [a.keyword.value if a.keyword is not None else name for a, name in zip(node.args, fields, strict=False)]
+        given = [(name, a.value) for name, a in zip(names, node.args, strict=False) if name in fields]
+        return [(name, each, fields[name]) for name, each in given]
 
     def _rewritten(self, entry: Value, values: dict[Any, Value]) -> Value:
         """Return a literal with other values under some keys."""
@@ -207,17 +220,24 @@ class Containers(Expressions):
         else:
             self.write(at, join(held, entry))
 
+    def extend(self, ref: Obj, value: Value, node: cst.BaseExpression | None) -> None:
+        """Put the entries of ``value`` into ``ref``: those of a literal are of the iteration, others of its samples."""
+        entry = self.entries(value)
+        literal = isinstance(node, (cst.List, cst.Tuple)) or value.items is not None or not self.shards.parts
+        self.grow(ref, entry if literal else replace(entry, scalar=None))
+
     def _inner(self, entry: Value) -> Place:
         """Return the placement of an object that is put into a container in this iteration."""
         places = [v.place for v in self.held(entry)]
         return combine([entry.place, *places])
 
     def _extend(self, ref: Obj, args: list[Value], node: cst.Call) -> None:
-        for arg in args:
+        nodes = [given.value for given in node.args if given.keyword is None and not given.star]
+        for arg, given in zip_longest(args, nodes if len(nodes) == len(args) else ()):
             if ref.kind == "dict":
                 self._update(ref, arg)
             else:
-                self.grow(ref, self.entries(arg))
+                self.extend(ref, arg, given)
         for given in node.args:
             if given.keyword is not None and ref.kind == "dict":
                 self.put(ref, key_of(given.keyword.value), self.eval(given.value))
@@ -231,7 +251,8 @@ class Containers(Expressions):
         held = (self.state or {}).get((ref, REST))
         entry = self.entries(arg)
         if ref.name == "counter" and held is not None and held.place.kind is Kind.RUN:
-            self.write((ref, REST), Value(self.grows(held.place, ENTRY)))
+            counted = self.of_episode(parts.SUMMED) if self.shards.parts else ENTRY
+            self.write((ref, REST), Value(self.grows(held.place, counted)))
         else:
             self.put(ref, None, entry if ref.name != "counter" else Value(self.content(entry)))
 
@@ -282,6 +303,8 @@ class Containers(Expressions):
         if not owners:
             return None
         given = self.content(args[0]) if len(args) == 1 else combine(self.content(a) for a in args)
+        if row is Row.INDEX_ADD and self.shards.parts and given == ENTRY:
+            given = self.of_episode(parts.SUMMED)  # a sum over the samples
         if node in self.shards.steps or self.trained.issuperset(owners):
             return receiver  # weights, by gradients that are those of all ranks
         for ref in owners:
@@ -359,7 +382,7 @@ class Containers(Expressions):
             return whole.length(value) if not self.shards.parts else Value(SAME, scalar=True, name="length")
         if grown := self.grown(value):
             held = (self.state or {})[grown[0]]
-            if self.shards.parts and not held.place.adds & {"samples", "summed"}:
+            if self.shards.parts and "samples" not in held.place.adds:
                 return Value(scalar=True)  # an entry for each iteration, on all ranks
             return Value(Place(Kind.RUN, held.place.at, held.place.adds), scalar=True)
         if value.items is not None and value.name != "parallel":

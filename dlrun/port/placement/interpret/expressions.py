@@ -320,7 +320,9 @@ class Expressions(Machine):
             and a.kind is Kind.RUN
             and (b.kind is Kind.RUN or b.kind in (Kind.COUNT, Kind.INDEX))
         ):
-            known = a.adds and b.kind is Kind.RUN and b.adds and not self.shards.parts
+            if self.shards.parts:
+                return Value(parts.quotient(a, b), scalar=scalar)
+            known = a.adds and b.kind is Kind.RUN and b.adds
             return Value(replace(RATIO, at=Quotient(a, b)) if known else RATIO, scalar=scalar)
         if isinstance(op, (cst.Modulo, cst.FloorDivide, cst.ModuloAssign)) and a.uniform and b.uniform:
             epochs = a.kind is not Kind.SAME and b.kind is Kind.COUNT  # of steps so far, by the steps of an epoch
@@ -453,7 +455,9 @@ class Expressions(Machine):
 
     def in_some_order(self, place: Place, ref: Obj) -> Place:
         """Return the placement of a list that grew: some iterations add to it, others do not, where a test differs."""
-        some = self.loop is not None and len(self.diverged) > self.loop.outer and not self.shards.parts
+        some = self.loop is not None and len(self.diverged) > self.loop.outer
+        if self.shards.parts and self.apart and not self.shards.episodes and "same" in place.adds:
+            place = replace(place, adds=place.adds - {"same"} | {"samples"})
         listed = ref.kind in ("list", "deque") and place.kind is Kind.RUN and "fires" not in place.adds
         return replace(place, adds=place.adds | {"some"}) if some and listed else place
 
@@ -504,6 +508,9 @@ class Expressions(Machine):
         """Return what ``seen = seen or x > 1`` (``either``), or ``fine = fine and x > 1``, carries on; else None."""
         how = frozenset({"max" if either else "min"})
         goes_on = left.place.untouched or (left.place.kind is Kind.EXTREME and left.place.adds == how)
+        if self.shards.parts and (goes_on or left.place.uniform):
+            test = isinstance(node, cst.BaseExpression) and not right.place.uniform and self.of_iteration(node)
+            return Value(scalar=True) if test else None
         if not goes_on or self.shards.parts or right.place.kind is not Kind.ENTRY:
             return None
         truth = isinstance(node, cst.Comparison) or (
@@ -569,8 +576,32 @@ class Expressions(Machine):
         if test.const is not NOTHING:
             return self.eval(node.body if test.const else node.orelse)
         value = join(self.eval(node.body), self.eval(node.orelse))
-        place = self.content(test)
+        place = SAME if self.of_iteration(node.test) else self.content(test)
         return value if place.uniform or self.loop is None else value.at(combine([place, self.content(value)]))
+
+    def of_iteration(self, test: cst.BaseExpression) -> bool:
+        """Let the numbers that a test compares be those of the iteration, where ranks have parts of it; tell whether.
+
+        All ranks answer it alike then, as the serial script does: ``if loss.item() > 10``.
+        """
+        if not self.shards.parts or self.apart or self.loop is None:
+            return False
+        if isinstance(test, cst.BooleanOperation):
+            return self.of_iteration(test.left) and self.of_iteration(test.right)
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            return self.of_iteration(test.expression)
+        compares = isinstance(test, cst.Comparison)
+        sides = [test.left, *(c.comparator for c in test.comparisons)] if isinstance(test, cst.Comparison) else [test]
+        with self.unrecorded():
+            values = [self.eval(side) for side in sides]
+        local = [(side, value) for side, value in zip(sides, values, strict=True) if not self.content(value).uniform]
+        if not local or not compares:
+            return not local
+        if any(value.place.kind is not Kind.ENTRY or not value.scalar or value.refs for _, value in local):
+            return False
+        for side, value in local:
+            self.force(side, value)
+        return True
 
     def tested(self, node: Any) -> None:
         """Note a test; see ``statements``."""

@@ -360,9 +360,12 @@ class Loops(Calls):
         found = paths(self, self.frame, base)
         for at in sorted(touched, key=lambda at: self._rank_behind(at, out)):
             value, before = out[at], base.get(at)
-            if (at[1] == GROWN or self._is_field(at)) and state[at].reduced and not value.reduced:
+            now = state[at]
+            if (at[1] == GROWN or self._is_field(at)) and now is not value and (now.reduced or now.place.why):
                 continue
             result = self._behind(node, at, value, before, found)
+            if at[1] == GROWN and result is not None and result.place.kind is Kind.UNKNOWN:
+                self._lose(value, result.place, base)
             if self.whole is not None:
                 state[at] = whole.behind(self.whole, at, result if result is not None else value)
             elif result is not None:
@@ -416,7 +419,8 @@ class Loops(Calls):
         if place.kind is Kind.RATIO and self.whole is not None:
             return None
         if place.kind is Kind.RATIO and (path := next(iter(found.get(at, ())), None)) is not None:
-            made = Exit(node, path, "average", False, scalar=True)
+            summed = "summed" in place.adds
+            made = Exit(node, path, "total" if summed else "average", summed, scalar=True)
             self.exits[made] = None
             return Value(SAME, scalar=True, pending=frozenset([made]), reduced=True)
         if place.kind in (Kind.MIX, Kind.RATIO):
@@ -488,7 +492,10 @@ class Loops(Calls):
         path = next(iter(found.get(at, ())), None)
         if path is None:
             return None
-        made = Exit(node, path, "average", False, scalar=True)
+        summed = self.shards.parts and value.place.adds == parts.SUMMED.adds
+        if value.place.adds and self.shards.parts and not summed:
+            return value.at(unknown(node, "the parts that the ranks have of it neither add up nor average", at))
+        made = Exit(node, path, "total" if summed else "average", summed, scalar=True)
         self.exits[made] = None
         return Value(SAME, scalar=True, pending=frozenset([made]), reduced=True)
 
@@ -655,6 +662,13 @@ class Loops(Calls):
                         (ref, key), Value(SAME, refs=held.refs, scalar=held.scalar, pending=pending, reduced=True)
                     )
                     self._forget_last(ref)
+
+    def _lose(self, value: Value, place: Place, base: State) -> None:
+        """Make unknown what the objects hold that iterations made for a list that no reduction makes serial."""
+        for ref in self.reachable([value]):
+            for key, held in self.fields(ref):
+                if held.place.kind is Kind.ENTRY and (ref, key) not in base:
+                    self.write((ref, key), held.at(place))
 
     def _forget_last(self, ref: Obj) -> None:
         """Let no name hold the last of the objects that iterations made for a list: it is this rank's last."""

@@ -7,13 +7,14 @@ their sum (a count of samples: the mark "summed"), or neither (the square of a m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import libcst as cst
 
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import ENTRY, Kind, Place, Value
+from dlrun.port.placement.values import ENTRY, MIX, RATIO, Kind, Place, Value
 from dlrun.port.program.script import argument, dotted
 
 SUMMED, BENT = Place(Kind.ENTRY, adds=frozenset({"summed"})), Place(Kind.ENTRY, adds=frozenset({"bent"}))
@@ -59,6 +60,17 @@ def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | 
             return a
         return ENTRY if a == b == SUMMED else PER if a.uniform and b == SUMMED else BENT
     return BENT
+
+
+def quotient(over: Place, under: Place) -> Place:
+    """Return what a sum so far is over another, or over a count of iterations: a mean of the ranks', or a sum."""
+    if "bent" in over.adds | under.adds:
+        return MIX
+    if "summed" in under.adds:
+        return RATIO if over.adds <= {"summed", "scaled", "reset"} else MIX
+    if "summed" in over.adds:
+        return replace(RATIO, adds=frozenset({"summed"})) if "entry" not in over.adds else MIX
+    return RATIO
 
 
 def contracts(node: cst.CSTNode) -> bool:
@@ -110,6 +122,8 @@ def added(other: Place, apart: bool) -> str:
 
 def how(adds: frozenset[str], listed: bool) -> str:
     """Return the reduction of what iterations have added so: "total", "average", "" where none is needed, or "?"."""
+    if "some" in adds:
+        return how(adds - {"some"}, listed)
     if adds <= {"same", "scaled", "reset", "decayed"}:
         return ""
     if adds <= {"summed", "scaled", "reset"}:

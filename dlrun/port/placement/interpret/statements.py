@@ -163,7 +163,7 @@ class Statements(Loops):
             elif ref.kind == "dict":
                 self._update(ref, given)
             else:
-                self.grow(ref, self.entries(given))
+                self.extend(ref, given, node.value)
         return True
 
     def assign(self, target: cst.BaseExpression, value: Value, source: cst.BaseExpression | None = None) -> None:
@@ -422,6 +422,8 @@ class Statements(Loops):
         guards = self._guards_of(node.test) if apart else []
         if guards and self.shards.parts:
             guards, apart = self._forced(node, guards), self.apart
+        elif apart and self.of_iteration(node.test):
+            apart = False
         if apart:
             self.diverged.append(node.test)
         self.guards += guards
