@@ -24,6 +24,8 @@ _COMPARES = re.compile(
 _OF_CLASSES = re.compile(r"(\.cross_entropy|\.nll_loss|NLLLoss|crossentropy|cross_entropy_with_logits)$")
 _NUMBERS = ("torch.arange", "tensorflow.range", "tensorflow.eye")  # of the samples; one row of each
 
+_DATA = ("DataLoader", "TensorDataset", "from_tensor_slices", "from_tensors")
+
 
 def both(facts: ScriptFacts) -> Iterator[Doubt]:
     """Yield a doubt about the first such loss: on n ranks each sees its own batch, or part, alone."""
@@ -65,8 +67,11 @@ def _numbers(facts: ScriptFacts, target: cst.BaseExpression, depth: int = 3) -> 
     for node in (origin.node for origin in facts.flow.origins(target)):
         if not isinstance(node, cst.Call):
             continue
-        if plain(facts.script.name_of(node.func)) in _NUMBERS:
+        name = plain(facts.script.name_of(node.func))
+        if name in _NUMBERS:
             return True
+        if name.rpartition(".")[2] in _DATA:
+            continue  # the samples themselves may be numbers
         of = [node.func.value] if isinstance(node.func, cst.Attribute) else []
         for part in [*of, *(arg.value for arg in node.args[:1])] if depth else ():  # one_hot(range(n), n)
             parts = [e.value for e in part.elements] if isinstance(part, (cst.List, cst.Tuple)) else [part]
