@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlrun.verify.checks.output import DURATION, NUMBER, close, is_time, shown
 from dlrun.verify.trace import Event, Run, Trace
@@ -71,12 +71,16 @@ class Pair:
 
 @dataclass(frozen=True)
 class Compared:
-    """``same`` of the serial numbers are a port's; ``other`` are not; to ``unpaired`` ones it has none beside them."""
+    """``same`` of the serial numbers are a port's; ``other`` are not; to ``unpaired`` ones it has none beside them.
+
+    ``known``: the places all of whose numbers are the port's.
+    """
 
     same: int
     other: tuple[Pair, ...]
     unpaired: tuple[Number, ...]
     loose: tuple[Pair, ...] = ()  # others that lie among what the serial script has of single batches
+    known: frozenset[Key] = frozenset()
 
 
 def compared(serial: Run, run: Run, fewer: int, again: Sequence[Run] = ()) -> Compared:
@@ -89,7 +93,7 @@ def compared(serial: Run, run: Run, fewer: int, again: Sequence[Run] = ()) -> Co
     rates = [{f"{lr:.4g}" for step in r.root.steps for lr in step.lr} for r in (serial, run)]
     epochs = sum(epoch.complete for epoch in serial.root.epochs if epoch.trains) + 1
     bars = [_lengths_of_bars(each.root) for each in (serial, run)]
-    same, other, unpaired, loose_ones = 0, list[Pair](), list[Number](), list[Pair]()
+    same, other, unpaired, loose_ones, known = 0, list[Pair](), list[Number](), list[Pair](), set[Key]()
     for key, ones in mine.items():
         if key in loose:
             continue
@@ -101,13 +105,14 @@ def compared(serial: Run, run: Run, fewer: int, again: Sequence[Run] = ()) -> Co
         between = sum(not one.within for _, one, _ in pairs)
         unpaired += ones[:1] if between < sum(not one.within for one in ones) and not fewer_lines else []
         named = any(is_rate(one, rates[0]) and is_rate(two, rates[1]) for _, one, two in pairs)
+        known |= {key} if pairs and all(alike(one.digits, two.digits) for _, one, two in pairs) else set()
         for turn, one, two in pairs:
             if alike(one.digits, two.digits):
                 same += 1
             elif not (named or _numbers_batches(one, two, fewer) or (one.value in bars[0] and two.value in bars[1])):
                 each = loose_ones if one.rows > epochs else other  # rows of single steps, which are made after others
                 each.append(Pair(key, turn, one, two))
-    return Compared(same, tuple(other), tuple(unpaired), tuple(loose_ones))
+    return Compared(same, tuple(other), tuple(unpaired), tuple(loose_ones), frozenset(known))
 
 
 def _rates_otherwise(
@@ -172,7 +177,7 @@ def explained(found: Compared, turned: Sequence[Numbers]) -> Compared:
             loose.append(pair)
         else:
             other.append(pair)
-    return Compared(same, tuple(other), found.unpaired, tuple(loose))
+    return replace(found, same=same, other=tuple(other), loose=tuple(loose))
 
 
 def alike(a: str, b: str) -> bool:
