@@ -51,11 +51,11 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
             finding = f"a schedule that steps with every batch is {n * n} times as fast as the serial one: {n} ranks "
             todo = "divide what it counts once: by dl.steps(count), or as len() of the sharded loader"
             return failed(name, f"{finding}make 1/{n} of the steps", todo, "schedule-too-short", where=where)
-        if each_step and fewer and (apart := _shape(_all_rates(serial.root, a), _all_rates(run.root, b), n, promised)):
+        if each_step and fewer and (off := _shape(_all_rates(serial.root, a), _all_rates(run.root, b), n, promised)):
             finding = f"a schedule that steps with every batch has other rates than the serial one, of which {n} ranks "
-            finding += f"go through {n} steps at once: mostly {'higher' if apart > 0 else 'lower'} ones"
+            finding += f"go through {n} steps at once: mostly {'higher' if off > 0 else 'lower'} ones"
             todo = "divide all that it counts once: by dl.steps(count), or as len() of the sharded loader"
-            return failed(name, finding, todo, f"schedule-too-{'long' if apart > 0 else 'short'}", where=where)
+            return failed(name, finding, todo, f"schedule-too-{'long' if off > 0 else 'short'}", where=where)
         by_epoch = told or (not each_step and a["made"] in epochs[0])
         one, other = _by_epoch(serial.root, a), _by_epoch(run.root, b)
         if by_epoch and (_is(other, one[::n], one, promised) or _is(b["ahead"], a["ahead"][::n], a["ahead"], promised)):
