@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from by_hand import event, note, run, step
 
+from dlrun.port import port
 from dlrun.verify.checks.normed import moved, normed
 from dlrun.verify.trace import Event
 
@@ -49,3 +52,32 @@ def test_in_runs_that_go_on_what_was_averaged_is_told_by_the_calls(own: bool, ap
     few, further = run(rank("a"), rank("b" if apart else "a")), run(rank("", evaluated("x", own)), rank(""))
     check = moved(few, further)
     assert (check.fault if check else "") == ("statistics-differ" if own and apart else "")
+
+
+SERIAL = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(48, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4, shuffle=True)
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_statistics_that_are_saved_behind_all_steps_are_found_and_the_port_is_right(
+    prove: Callable,
+) -> None:
+    right = port(SERIAL).text
+    assert "dl.average(model)" in right
+    wrong = "\n".join(line for line in right.splitlines() if "dl.average(model)" not in line)
+    assert prove(wrong, serial=SERIAL, shows=True).faults == {"statistics-differ"}
