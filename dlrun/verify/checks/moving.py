@@ -18,6 +18,7 @@ NAME = "moving average"
 SAMPLE = 64  # elements of a weight that are looked at
 GRID = [1 - 10 ** (-exponent / 40) for exponent in range(4, 200)]  # decays from 0.2 to 0.99999
 EXACT, HALVINGS, FEW = 1e-3, 20, 4  # how close it comes to its own; halvings of the distance between decays
+LONG = 0.95  # decays above are no plain mean's of a few steps
 LEAST = 0.25  # a decay below is not looked for
 NEAR, ALIKE = 0.02, 0.1  # how close an average has to come to one with this decay; two decays' 1 - d, relative
 
@@ -37,7 +38,7 @@ def moving(identity: Run, run: Run) -> Check | None:
             return failed(NAME, finding, todo, "other-average", where=run.root.steps[-1].at)
     if batch_factor(identity, run) != n:
         return None
-    one, now = decays(identity.root), decays(run.root)
+    one, now = _certain(identity.root), _certain(run.root)
     for name, decay in now.items():
         if name in one and math.isclose(1 - one[name], 1 - decay, rel_tol=ALIKE):
             finding = f"{name} keeps {decay:.4g} of itself at each step, as on 1 rank, and a step takes {n} times the "
@@ -45,6 +46,11 @@ def moving(identity: Run, run: Run) -> Check | None:
             todo = "dl.compound(decay) keeps as many as the serial script's"
             return failed(NAME, finding, todo, "average-too-long", where=run.root.steps[-1].at)
     return None
+
+
+def _certain(trace: Trace) -> dict[str, float]:
+    """Return the decays that are those of averages: low ones may be a plain mean's, of weights that move evenly."""
+    return {name: decay for name, decay in decays(trace).items() if decay > LONG} | exactly(trace)
 
 
 def exactly(trace: Trace) -> dict[str, float]:
