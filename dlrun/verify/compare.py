@@ -9,6 +9,7 @@ from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.held import held
 from dlrun.verify.checks.metrics import evaluated_whole
 from dlrun.verify.checks.moving import moving
+from dlrun.verify.checks.normed import normed
 from dlrun.verify.checks.options import NAME as OPTIONS
 from dlrun.verify.checks.options import options
 from dlrun.verify.checks.same import ALONE, same
@@ -77,7 +78,7 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     if added and (alike := next((c.name for c in (shards, noise) if c.fault in SAME_WORK), "")):
         added = replace(added, fault="", todo=f"see {alike}")
     parts = [options(identity, sharded, rated.status == "failed"), added, divided(identity, sharded)]
-    parts += [evaluated_whole(identity, sharded), length, weights(identity, sharded), classes(sharded)]
+    parts += [evaluated_whole(identity, sharded), length, normed(sharded), weights(identity, sharded), classes(sharded)]
     checks += [check for check in (*parts, *remarks) if check]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error

@@ -11,7 +11,8 @@ from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.data import batch_factor, batches_a_step, training
 from dlrun.verify.checks.folds import folds
 from dlrun.verify.checks.later import later
-from dlrun.verify.checks.numbers import NAME, Compared, compared, explained, judged, numbers_of, same_batches
+from dlrun.verify.checks.normed import moved
+from dlrun.verify.checks.numbers import NAME, Compared, Key, compared, explained, judged, numbers_of, same_batches
 from dlrun.verify.checks.reached import unshown
 from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.tails import NAME as TAIL
@@ -33,25 +34,28 @@ OTHERS = "the ranks take other batches than the serial script: only numbers that
 GRAPH = "not compared: noise, or batch norm, is not switched off in sessions"
 
 
-def frozen(runs: Runs, serial: Run, again: Run, sharded: Run) -> tuple[list[Check], list[Run]]:
+def frozen(runs: Runs, serial: Run, again: Run, sharded: Run) -> tuple[list[Check], list[Run], frozenset[Key]]:
     """Return checks of what is shown, saved and decided by with the same parameters, and the serial runs made.
+
+    And the places whose numbers were seen to be the serial script's.
 
     With the same parameters at all steps, a number of an epoch, or of so many batches, follows from its samples alone,
     and n ranks go through the same ones. Where nothing could be compared, that is said.
     """
     n = len(sharded.traces)
     if not is_eager(serial) and any(event["noise"] or event["norm"] for event in serial.root.all("forward")):
-        return _uncompared(serial, GRAPH), []
+        return _uncompared(serial, GRAPH), [], frozenset()
     made = Frozen(runs, serial, again, sharded, n if batch_factor(serial, sharded) > 1 else 1)
     few = made.few()
     if few and few.status == "failed":
-        return [few], made.serial_runs
+        return [few], made.serial_runs, made.known
     further = None if few and made.is_whole() else made.further()
     if further and further.status == "failed":
-        return [further], made.serial_runs
+        return [further], made.serial_runs, made.known
     if few or further:
-        return [check for check in (few or further, made.tails() if few else None) if check], made.serial_runs
-    return _uncompared(serial, OTHERS), made.serial_runs
+        every = few or further, made.tails() if few else None
+        return [check for check in every if check], made.serial_runs, made.known
+    return _uncompared(serial, OTHERS), made.serial_runs, made.known
 
 
 def _uncompared(serial: Run, reason: str) -> list[Check]:
@@ -68,6 +72,7 @@ class Frozen:
     def __init__(self, runs: Runs, serial: Run, again: Run, sharded: Run, fewer: int) -> None:
         self.runs, self.serial, self.again, self.sharded, self.fewer = runs, serial, again, sharded, fewer
         self.serial_runs: list[Run] = []
+        self.known: frozenset[Key] = frozenset()
         self._loaders = loaders.training(serial.root)
         self._turn = _steps_of_turn(serial) if not self._loaders else 0
         self._slowest = max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
@@ -143,7 +148,8 @@ class Frozen:
 
     def _together(self, one: Run, other: Run) -> Check | None:
         """Return a check that failed because ranks decide by numbers of their own, or do not go on as they began."""
-        found = ranks.steps(other), choices(self.serial, self.again, other), later(one, other)
+        found = [ranks.steps(other), choices(self.serial, self.again, other), later(one, other)]
+        found.append(moved(self.sharded, other))
         return next((check for check in found if check and check.status == "failed"), None)
 
     def _own(self, other: Run) -> Check | None:
@@ -159,7 +165,9 @@ class Frozen:
             return next(iter(_uncompared(self.serial, OTHERS)), None)
         finished = (pair[1].root.last("end") or {"how": ""})["how"] == "finished"
         far = "to the end of the script" if finished else f"in {len(pair[1].root.steps)} steps"
-        return judged(self._compared(pair, each, few), len(pair[1].traces), far)
+        found = self._compared(pair, each, few)
+        self.known |= found.known
+        return judged(found, len(pair[1].traces), far)
 
     def _compared(self, pair: tuple[Run, Run], each: int, few: int) -> Compared:
         """Compare two runs; of numbers that differ, those that follow from the last batch are told by further runs."""

@@ -15,6 +15,7 @@ from typing import Any
 from dlrun.apart import outside
 from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, whole
 from dlrun.verify.checks.lines import line_by_line
+from dlrun.verify.checks.numbers import Key
 from dlrun.verify.checks.reached import reached, unshown
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.shown import NAME as SHOWN
@@ -112,8 +113,9 @@ def _verified(runs: Runs, say: Callable[[Check], None]) -> Verdict:
     add(*to_the_end(runs, serial, sharded, compare(serial, again, identity, replicate, sharded)))
     broken = any(_any(checks, name) for name in ("identity", ranks.STEPS, SHARDED))
     apart = broken or _any(checks, ranks.EQUAL)
+    known: frozenset[Key] = frozenset()
     if job.shows and not apart:
-        folded, further = frozen(runs, serial, again, sharded)
+        folded, further, known = frozen(runs, serial, again, sharded)
         left = unshown(job.serial.read_text(errors="replace"), job.serial.name, [serial, *further])
         add(*folded, *(check for check in (left,) if check))
     again_from, more = resumed(runs, serial, sharded) if not apart else (None, [])
@@ -127,7 +129,7 @@ def _verified(runs: Runs, say: Callable[[Check], None]) -> Verdict:
         add(skipped(whole.NAME, SHARES))
     else:
         check, alike = runs.whole(serial, sharded, _any(checks))
-        lines = line_by_line(*alike, (serial, again)) if alike and job.shows else None
+        lines = line_by_line(*alike, (serial, again), known) if alike and job.shows else None
         add(check, *([lines] if lines else []))
     return Verdict(tuple(checks))
 

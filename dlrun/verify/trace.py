@@ -93,6 +93,18 @@ class Trace:
         """Yield the events of these kinds."""
         return (event for event in self.events if event.kind in kinds)
 
+    def in_passes(self, *kinds: str) -> Iterator[tuple[Event, tuple[int, int]]]:
+        """Yield the events of these kinds, each with how many passes through data have begun and steps been made.
+
+        A share of what is evaluated may have a batch more than another. So what is done in each batch is told in the
+        pass that it belongs to: the next one begins alike on all ranks.
+        """
+        passes = steps = 0
+        for event in self.events:
+            passes, steps = passes + (event.kind == "epoch"), steps + (event.kind == "step")
+            if event.kind in kinds:
+                yield event, (passes, steps)
+
     def first(self, kind: str) -> Event | None:
         """Return the first event of a kind, None where there is none."""
         return next(self.all(kind), None)

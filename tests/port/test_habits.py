@@ -410,6 +410,24 @@ def test_layers_that_are_frozen_one_by_one_keep_their_statistics():
         assert port(source + frozen + loop).text.count("dl.average(m") == 1
 
 
+@pytest.mark.parametrize(
+    ("behind", "averaged"),
+    [
+        ("model.train(False)\n", ["dl.average(model)", "behind"]),
+        ("torch.save(model.state_dict(), 'm')\n", ["dl.average(model)", "dl.save("]),
+        ("model.eval()\ntorch.save(model.state_dict(), 'm')\n", ["dl.average(model)", "dl.save("]),
+        ("torch.save({'optimizer': opt.state_dict()}, 'm')\n", ["dl.save("]),
+    ],
+)
+def test_statistics_are_averaged_before_they_are_evaluated_or_saved_once(behind: str, averaged: list[str]) -> None:
+    source = TOP.replace("torch.nn.Linear(3, 1)", "torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))")
+    loop = f"for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n{behind}print('behind')\n"
+    after = port(source + loop).text
+    assert [after.count(part) for part in averaged] == [1] * len(averaged)
+    assert ("dl.average(" in after) == ("dl.average(model)" in averaged)
+    assert sorted(averaged, key=after.index) == averaged
+
+
 def test_an_environment_beside_a_data_set_of_what_was_played_before_makes_no_episodes():
     source = TOP + "import gym\nfor a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n"
     assert "train_loader = dl.shard(DataLoader(" in port(source).text

@@ -58,7 +58,7 @@ def found(
     ranks = [trained([0, 2], port), trained([1, 5 if others else 3])]
     again = run(trained([1, 0, 3, 2], turned, shards=False))
     stand = Stand(lambda turn: again if turn else alone, run(*ranks), [], **more)
-    checks, _ = frozen(stand, alone, alone, run(*ranks))
+    checks, *_ = frozen(stand, alone, alone, run(*ranks))
     return (checks[0].status if checks else ""), stand
 
 
@@ -103,5 +103,5 @@ def test_ranks_that_decide_apart_or_wait_for_each_other_are_not_proved() -> None
     waits = run(trained([0, 2], "rows 8"), [*trained([1, 3])[:-1], event("call", fn="total")], hung=True)
     sharded = run(trained([0, 2], "rows 8"), trained([1, 3]))
     for ported in (apart, waits):
-        checks, _ = frozen(Stand(lambda turn: alone, ported, []), alone, alone, sharded)
+        checks, *_ = frozen(Stand(lambda turn: alone, ported, []), alone, alone, sharded)
         assert [check.status for check in checks] == ["failed"]

@@ -11,6 +11,7 @@ from by_hand import epoch, event, optimizer, run, step
 
 from dlrun.verify import Job
 from dlrun.verify.checks import ramps, rate
+from dlrun.verify.checks.lengths import other_length
 from dlrun.verify.checks.turns import turns
 from dlrun.verify.longer import STEPS, to_the_end
 from dlrun.verify.trace import Event, Run
@@ -134,7 +135,7 @@ def test_a_loop_that_counts_steps_and_is_not_divided_is_told(single: bool, now: 
     check = turns(run(made(24)), run(*[made(now)] * 2))
     assert (check is not None) == told
     if check is not None:
-        assert check.status == "n/a"
+        assert check.fault == "too-many-steps"
         assert check.finding.startswith("range(24) at train.py:7 makes 24 steps on 2 ranks as on 1, each with 2 times")
 
 
@@ -142,9 +143,54 @@ def test_a_loop_that_counts_steps_and_is_not_divided_is_told(single: bool, now: 
 def test_a_loop_is_told_though_something_else_than_its_end_is_counted_by_fewer_steps(ends: bool) -> None:
     def made(*calls: Event) -> list[Event]:
         loop = event("decision", "train.py:7", what="range(24)", values={TURNS: 24.0}, single=True)
-        counted = [event("decision", "train.py:9", what="k == last", values={"k": float(k)}) for k in (1, 2)]
+        counted = [
+            event("decision", "train.py:9", what="k == last", values={"k": float(k)}, leaves=True) for k in (0, 1)
+        ]
         asked = counted if ends else [event("print", "train.py:9", text="")] * 2
         return [*calls, loop, *epoch([[0, 1]]), optimizer(), step(1, 0.9), asked[0], step(2, 0.8), asked[1]]
 
     fewer = event("return", "train.py:8", fn="steps", count=4, result=2)
     assert (turns(run(made()), run(*[made(fewer)] * 2)) is None) == ends
+
+
+@pytest.mark.parametrize(
+    ("serially", "on_ranks", "fault"),
+    [
+        ("k >= last", "k >= last", "too-many-steps"),
+        ("k == 36", "k == 36", "too-many-steps"),
+        ("k >= last", "k >= dl.steps(last)", ""),
+    ],
+)
+def test_a_condition_that_ends_the_training_after_as_many_steps_is_a_fault(
+    serially: str, on_ranks: str, fault: str
+) -> None:
+    def made(what: str) -> list[Event]:
+        def asked(k: int) -> Event:
+            return event("decision", "train.py:9", what=what, values={"k": float(k), "last": 36.0}, leaves=True)
+
+        return [*epoch([[0, 1]]), optimizer(), step(1, 0.9), asked(1), step(2, 0.8), asked(2)]
+
+    check = turns(run(made(serially)), run(*[made(on_ranks)] * 2))
+    assert (check.fault if check else "") == fault
+
+
+@pytest.mark.parametrize(
+    ("rates", "fault"),
+    [
+        ([0.2] * 10 + [0.02] * 10, ""),
+        ([0.2] * 20 + [0.02] * 20, "schedule-too-long"),
+        ([0.2] * 5 + [0.02] * 15, "schedule-too-short"),
+    ],
+)
+def test_a_schedule_of_steps_is_the_serial_one_of_which_n_steps_are_gone_through_at_once(
+    rates: list[float], fault: str
+) -> None:
+    def made(rates: Sequence[float], n: int) -> Run:
+        peaks = event("peaks", optimizer=0, rates=[max(rates)], made=2, where="t.py:9", told=False, ahead=rates[2:])
+        steps = [step(k + 1, 0.9, lr=rates[k]) for k in range(2)]
+        divided = [event("return", "t.py:8", fn="steps", count=40, result=20)] if n > 1 else []
+        return run(*[[*divided, *epoch([[0, 1]] * 2), optimizer(), *steps, peaks]] * n)
+
+    serial, ported = made([0.1] * 20 + [0.01] * 20, 1), made(rates, 2)
+    check = other_length(serial, ported, 2.0, rate.NAME)
+    assert (check.fault if check else "") == fault

@@ -77,6 +77,6 @@ def test_numbers_of_a_right_port_are_the_serial_ones_and_others_are_told(script,
     (tmp_path / "runs").mkdir()
     runs = Runs(Job(serial, ported, stall=60.0), tmp_path / "runs")
     alone = runs.longer("serial")
-    checks, _ = frozen(runs, alone, alone, runs.sharded())
+    checks, *_ = frozen(runs, alone, alone, runs.sharded())
     print(*checks, sep="\n")
     assert [check.status for check in checks] == ["failed" if edits else "passed"]

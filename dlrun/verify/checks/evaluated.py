@@ -38,12 +38,12 @@ def _acted_on(serial: Run, again: Run, identity: Run, run: Run) -> Difference | 
     return None
 
 
-def _numbers(trace: Trace) -> dict[tuple[str, str], list[tuple[str, dict[str, float]]]]:
-    """Return the numbers that conditions compare and that are saved, by (line, what), each with its line."""
+def _numbers(trace: Trace) -> dict[tuple[str, str, tuple[int, int]], list[tuple[str, dict[str, float]]]]:
+    """Return the numbers that conditions compare and that are saved, by (line, what, pass), each with its line."""
     found = defaultdict(list)
-    for event in trace.all("decision", "choice", "stored"):
+    for event, place in trace.in_passes("decision", "choice", "stored"):
         what = "what is saved" if event.kind == "stored" else f"`{event['what']}`"
-        found[event.at, what].append((event.at, event["values"]))
+        found[event.at, what, place].append((event.at, event["values"]))
     return found
 
 

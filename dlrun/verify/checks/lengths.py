@@ -12,6 +12,8 @@ from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, failed
 
 SHORT, ROUNDED = 4, 0.3  # steps that are too few to tell; how far rounding takes a short schedule's length, relative
+NEAR, TINY = 0.1, 1e-3  # how close an epoch's rate has to be; of the highest, a rate that is too low to be compared
+LOWEST, APART = 0.02, 0.15  # of the highest rate: how near to its end a schedule is over; how far rates may be apart
 LEAST = 0.1  # of the highest rate: lower ones, such as a floor that is not scaled, are not compared
 
 EPOCHS = "n ranks go through as many epochs: leave what it counts as in the serial script"
@@ -49,12 +51,22 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
             finding = f"a schedule that steps with every batch is {n * n} times as fast as the serial one: {n} ranks "
             todo = "divide what it counts once: by dl.steps(count), or as len() of the sharded loader"
             return failed(name, f"{finding}make 1/{n} of the steps", todo, "schedule-too-short", where=where)
+        if each_step and fewer and (off := _shape(_all_rates(serial.root, a), _all_rates(run.root, b), n, promised)):
+            finding = f"a schedule that steps with every batch has other rates than the serial one, of which {n} ranks "
+            finding += f"go through {n} steps at once: mostly {'higher' if off > 0 else 'lower'} ones"
+            todo = "divide all that it counts once: by dl.steps(count), or as len() of the sharded loader"
+            return failed(name, finding, todo, f"schedule-too-{'long' if off > 0 else 'short'}", where=where)
         by_epoch = told or (not each_step and a["made"] in epochs[0])
         one, other = _by_epoch(serial.root, a), _by_epoch(run.root, b)
         if by_epoch and (_is(other, one[::n], one, promised) or _is(b["ahead"], a["ahead"][::n], a["ahead"], promised)):
             how = "is told the epochs" if told else "steps with every epoch"
             finding = f"a schedule that {how} is {n} times as fast as the serial one"
             return failed(name, finding, EPOCHS, "schedule-too-short", where=where)
+        if by_epoch and not told and (apart := _otherwise(one, other, promised)):
+            k, x, y = apart
+            finding = f"a schedule that steps with every epoch has {y:.4g} after {k} of them, and {x:.4g} serially"
+            fault = f"schedule-too-{'short' if y < x else 'long'}"
+            return failed(name, finding, EPOCHS, fault, where=where)
     by_hand = not any(serial.root.all("peaks")) and not any(run.root.returns("serial_steps"))
     if fewer and by_hand and not any(run.root.returns("warmup")):
         return _set_by_hand(serial.root, run, promised, name)
@@ -94,6 +106,33 @@ def _top(trace: Trace, event: Event) -> int:
 def _all_rates(trace: Trace, event: Event) -> list[float]:
     made = [step.lr[0] for step in trace.steps if step.optimizer == event["optimizer"] and step.lr]
     return made + list(event["ahead"])
+
+
+def _otherwise(one: Sequence[float], other: Sequence[float], promised: float) -> tuple[int, float, float] | None:
+    """Return the first rates of an epoch that are neither the serial one, nor scaled, nor between; None of none.
+
+    A floor that is not scaled takes the rates above it with it.
+    """
+    least, low, high = TINY * max(one, default=0.0), min(1.0, promised) / (1 + NEAR), max(1.0, promised) * (1 + NEAR)
+    pairs = enumerate(zip(one, other, strict=False))
+    return next(((k, x, y) for k, (x, y) in pairs if x > least and not low * x <= y <= high * x), None)
+
+
+def _shape(one: Sequence[float], other: Sequence[float], n: int, promised: float) -> float:
+    """Return how far a schedule's rates are from the serial ones, n steps at once, on average; 0 where they are near.
+
+    Relative to the highest rate, and until the serial ones have fallen to their lowest: some rise again beyond.
+    """
+    top = max(one, default=0.0)
+    peak = next((k for k, rate in enumerate(one) if rate >= top * (1 - 1e-6)), 0)
+    low = min(one[peak:], default=0.0)
+    end = next((k for k, rate in enumerate(one) if k >= peak and rate <= low + LOWEST * (top - low)), 0)
+    steps = min(end // n, len(other))
+    if steps < 2 * SHORT or not top:
+        return 0.0
+    due = [promised * sum(one[n * k : n * (k + 1)]) / n for k in range(steps)]
+    apart = [rate - other for rate, other in zip(other, due, strict=False)]
+    return sum(apart) if sum(map(abs, apart)) > APART * steps * promised * top else 0.0
 
 
 def _unchanged(name: str, where: str, n: int) -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from dlrun.verify.checks.numbers import NAME, RATES, TODO, Key, Number, is_rate, numbers_of, varying
 from dlrun.verify.trace import Run
@@ -12,11 +12,13 @@ from dlrun.verify.verdict import Check, failed
 NEAR = 2e-3  # relative: so far the parameters may be apart
 
 
-def line_by_line(serial: Run, run: Run, again: Sequence[Run]) -> Check | None:
+def line_by_line(serial: Run, run: Run, again: Sequence[Run], known: Collection[Key] = ()) -> Check | None:
     """Return a check that failed because a line has another number; None of none, or where lines are others.
 
     Left aside are times, rates and what two serial runs have differently. So are numbers that are n times the serial
-    ones, or 1/n: a batch size that the script has as a constant is not that of the ranks here.
+    ones, or 1/n: a batch size that the script has as a constant is not that of the ranks here. So are those in places
+    that are ``known`` to have the serial script's where ranks take whole batches: the greatest loss of a part of a
+    batch, say, is not that of all of it.
     """
     n, mine, theirs = len(run.traces), numbers_of(serial), numbers_of(run)
     loose = varying([numbers_of(each) for each in again])
@@ -24,7 +26,7 @@ def line_by_line(serial: Run, run: Run, again: Sequence[Run]) -> Check | None:
     found: list[tuple[Key, Number, Number]] = []
     for key, ones in mine.items():
         twos = theirs.get(key, ())
-        if key in loose or key[0] == "decided" or key[2].startswith(RATES) or len(ones) != len(twos):
+        if key in loose or key in known or key[0] == "decided" or key[2].startswith(RATES) or len(ones) != len(twos):
             continue
         for one, two in zip(ones, twos, strict=True):
             named = is_rate(one, rates[0]) and is_rate(two, rates[1])

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlrun.verify.checks.output import DURATION, NUMBER, close, is_time, shown
 from dlrun.verify.trace import Event, Run, Trace
@@ -71,12 +71,18 @@ class Pair:
 
 @dataclass(frozen=True)
 class Compared:
-    """``same`` of the serial numbers are a port's; ``other`` are not; to ``unpaired`` ones it has none beside them."""
+    """``same`` of the serial numbers are a port's; ``other`` are not; to ``unpaired`` ones it has none beside them.
+
+    ``known``: the places all of whose numbers are the port's. ``empty``: fractions that are 0 throughout, as a rate of
+    hits is of a model that has none: what is a part of it, or n times as much, is 0, too.
+    """
 
     same: int
     other: tuple[Pair, ...]
     unpaired: tuple[Number, ...]
     loose: tuple[Pair, ...] = ()  # others that lie among what the serial script has of single batches
+    known: frozenset[Key] = frozenset()
+    empty: tuple[Number, ...] = ()
 
 
 def compared(serial: Run, run: Run, fewer: int, again: Sequence[Run] = ()) -> Compared:
@@ -89,7 +95,8 @@ def compared(serial: Run, run: Run, fewer: int, again: Sequence[Run] = ()) -> Co
     rates = [{f"{lr:.4g}" for step in r.root.steps for lr in step.lr} for r in (serial, run)]
     epochs = sum(epoch.complete for epoch in serial.root.epochs if epoch.trains) + 1
     bars = [_lengths_of_bars(each.root) for each in (serial, run)]
-    same, other, unpaired, loose_ones = 0, list[Pair](), list[Number](), list[Pair]()
+    same, other, unpaired, loose_ones, known = 0, list[Pair](), list[Number](), list[Pair](), set[Key]()
+    empty = list[Number]()
     for key, ones in mine.items():
         if key in loose:
             continue
@@ -101,13 +108,15 @@ def compared(serial: Run, run: Run, fewer: int, again: Sequence[Run] = ()) -> Co
         between = sum(not one.within for _, one, _ in pairs)
         unpaired += ones[:1] if between < sum(not one.within for one in ones) and not fewer_lines else []
         named = any(is_rate(one, rates[0]) and is_rate(two, rates[1]) for _, one, two in pairs)
+        empty += [ones[0]] if pairs and key[0] != "decided" and not any(map(_tells, ones)) else []
+        known |= {key} if pairs and all(alike(one.digits, two.digits) for _, one, two in pairs) else set()
         for turn, one, two in pairs:
             if alike(one.digits, two.digits):
                 same += 1
             elif not (named or _numbers_batches(one, two, fewer) or (one.value in bars[0] and two.value in bars[1])):
                 each = loose_ones if one.rows > epochs else other  # rows of single steps, which are made after others
                 each.append(Pair(key, turn, one, two))
-    return Compared(same, tuple(other), tuple(unpaired), tuple(loose_ones))
+    return Compared(same, tuple(other), tuple(unpaired), tuple(loose_ones), frozenset(known), tuple(empty))
 
 
 def _rates_otherwise(
@@ -172,7 +181,7 @@ def explained(found: Compared, turned: Sequence[Numbers]) -> Compared:
             loose.append(pair)
         else:
             other.append(pair)
-    return Compared(same, tuple(other), found.unpaired, tuple(loose))
+    return replace(found, same=same, other=tuple(other), loose=tuple(loose))
 
 
 def alike(a: str, b: str) -> bool:
@@ -189,6 +198,11 @@ def alike(a: str, b: str) -> bool:
 def _numbers_batches(one: Number, two: Number, fewer: int) -> bool:
     """Whether these are the numbers of the batch that came last: from 0 on, that of the ranks' first one is shown."""
     return one.within and one.digits.isdigit() and two.digits.isdigit() and 0 < one.value - two.value < fewer
+
+
+def _tells(number: Number) -> bool:
+    """Whether a number is no 0 of a fraction."""
+    return number.value != 0 or "." not in number.digits
 
 
 def _is_fold(x: float, y: float, fold: float) -> bool:
@@ -298,6 +312,11 @@ def judged(found: Compared, n: int, far: str) -> Check | None:
         return unjudged(NAME, f"{finding}: the port has no number beside it to compare, or one of a single batch")
     if not found.same:
         return None
+    if found.empty:
+        one = found.empty[0]
+        more = f" and {len(found.empty) - 1} more" if len(found.empty) > 1 else ""
+        finding = f"{one.digits} in {one.text[:70]!r} ({one.at}){more} stays 0 with parameters that stay"
+        return unjudged(NAME, f"{finding}: {found.same} numbers are the serial script's, but of this nothing is told")
     said = f"{found.same} numbers that are shown, saved or decided by between epochs are the serial script's"
     return passed(NAME, f"{said}, with the same parameters, {far}")
 

@@ -111,10 +111,11 @@ def _apart(event: Event, name: str, x: float, y: float, rank: int) -> Check:
     return failed(STEPS, f"{finding}: {end}", todo, fault, where=event.at, rank=rank, size=abs(x - y))
 
 
-def _decisions(trace: Trace) -> dict[tuple[str, str], list[Event]]:
+def _decisions(trace: Trace) -> dict[tuple[str, str, tuple[int, int]], list[Event]]:
+    """Return the decisions of each line, by the pass through data and the step that they belong to."""
     found = defaultdict(list)
-    for event in trace.all("decision", CHANGE):
-        found[event.at, event["what"]].append(event)
+    for event, place in trace.in_passes("decision", CHANGE):
+        found[event.at, event["what"], place].append(event)
     return found
 
 

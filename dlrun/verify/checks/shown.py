@@ -6,7 +6,7 @@ import math
 import re
 
 from dlrun.verify.checks.output import NUMBER, close, same_line, shown
-from dlrun.verify.trace import Event, Run
+from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.verdict import Check, failed, skipped, unjudged
 
 NAME = "numbers shown"
@@ -25,11 +25,11 @@ def numbers_shown(run: Run) -> Check | None:
         return skipped(NAME, f"{said}; {once}")
     if summed := _mean_that_is_summed(run):
         return summed
-    root, *others = (list(trace.all("shown")) for trace in run.traces)
+    root, *others = (_by_line(trace) for trace in run.traces)
     found: dict[str, tuple[Event, Event]] = {}
     for theirs in others:
-        for a, b in zip(root, theirs, strict=False):
-            if a.at == b.at and not same_line(a["text"], a["text"], b["text"]):
+        for a, b in (pair for at, lines in root.items() for pair in zip(lines, theirs.get(at, []), strict=False)):
+            if not same_line(a["text"], a["text"], b["text"]):
                 found.setdefault(a.at, (a, b))
     if not found or not run.whole:
         return None
@@ -41,6 +41,14 @@ def numbers_shown(run: Run) -> Check | None:
         return skipped(NAME, f"{said}: each rank has words of its own, and one rank's are shown")
     todo = "dl.average() of a mean, dl.total() of a sum, shows those of all"
     return failed(NAME, said, todo, "shown-by-one-rank", where=lines[0])
+
+
+def _by_line(trace: Trace) -> dict[str, list[Event]]:
+    """Return what is shown, by the line that shows it: what one rank alone shows is no other one's turn."""
+    found: dict[str, list[Event]] = {}
+    for event in trace.all("shown"):
+        found.setdefault(event.at, []).append(event)
+    return found
 
 
 def _mean_that_is_summed(run: Run) -> Check | None:

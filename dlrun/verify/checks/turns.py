@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from dlrun.verify.checks.data import batch_factor, training
-from dlrun.verify.checks.lengths import counts_fewer, counts_steps, fewer_turns, loops
+from dlrun.verify.checks.lengths import counts_fewer, fewer_turns, loops
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.tracer.conditions import TURNS
-from dlrun.verify.verdict import Check, failed, skipped
+from dlrun.verify.verdict import Check, failed
 
 NAME = "length of training"
+COMPARES = re.compile(r"[<>]|==")
 
 
 def turns(serial: Run, run: Run) -> Check | None:
@@ -33,33 +37,64 @@ def turns(serial: Run, run: Run) -> Check | None:
             finding = f"{b['what']} goes through {now:g} epochs, the serial script through {before:g}, and each epoch "
             finding += f"has 1/{n} of the steps already"
             return failed(NAME, finding, "leave the number of epochs as it is", "too-few-steps", where=b.at)
-    return _undivided(serial, run)
+    return _unbounded(serial, run) or _undivided(serial, run)
 
 
 def _undivided(serial: Run, run: Run) -> Check | None:
-    """Tell of a loop that counts steps and makes as many on n ranks as on 1; None where none is seen.
-
-    That is no fault: many take n times the samples in as many steps. Unless something else that counts them, such as a
-    schedule, goes n times as fast.
-    """
+    """Tell of a loop that counts steps and makes as many on n ranks as on 1: n times the training; None of none."""
     n, loops_of = len(run.traces), [[e for e in loops(r.root) if e.facts.get("single")] for r in (serial, run)]
-    if fewer_turns(serial, run):
+    if fewer_turns(serial, run) or (counts_fewer(run) and any(_counting(run.root))):
         return None
     together = [(one["values"][TURNS], other) for one, other in zip(*loops_of, strict=False)]
     for before, other in together:
         if other["values"][TURNS] == before >= 2 * n:
-            finding = (
-                f"{other['what']} at {other.at} makes {before:g} steps on {n} ranks as on 1, each with {n} times the "
-            )
-            finding += f"samples: {n} times the serial training; dl.steps(...) of that count is as long as it"
-            divided = (c for c in run.root.returns("steps") if c.facts.get("follows") or c["count"] == before)
-            if call := next(divided, None):
-                finding += f", and what dl.steps() divides at {call.at} comes to its end after 1/{n} of them"
-                todo = "divide the number of turns, too: by dl.steps()"
-                return failed(NAME, finding, todo, "too-many-steps", where=other.at)
-            if not (counts_fewer(run) and counts_steps(run.root)):
-                return skipped(NAME, finding)
+            return _too_many(other, before, n, "makes", run)
     return None
+
+
+def _unbounded(serial: Run, run: Run) -> Check | None:
+    """Tell of a condition that ends the training after so many steps, and after as many on n ranks; None of none."""
+    n, bounds = len(run.traces), [_bounds(each.root) for each in (serial, run)]
+    for key, event in bounds[1].items():
+        if key in bounds[0] and key[-1] >= 2 * n:
+            return _too_many(event, key[-1], n, "lets the training make", run)
+    return None
+
+
+def _bounds(trace: Trace) -> dict[tuple[str, str, float], Event]:
+    """Return, by (condition, operand, number), those that compare a count of steps with a number that stays."""
+    found: dict[tuple[str, str, float], Event] = {}
+    for name, turns in _counting(trace):
+        event, what = turns[0][1], turns[0][1]["what"]
+        still = [{turn["values"].get(other) for _, turn in turns} for other in event["values"] if other != name]
+        numbers = [float(x) for x in re.findall(r"(?<![\w.])\d+(?![\w.])", what)]
+        numbers += [next(iter(each)) or 0.0 for each in still if len(each) == 1]
+        found |= {(what, name, number): event for number in numbers}
+    return found
+
+
+def _counting(trace: Trace) -> Iterator[tuple[str, list[tuple[int, Event]]]]:
+    """Yield the operands that count steps in conditions that end the training, with what they were after each step.
+
+    A count of batches that begins anew with each epoch is one in the first epoch.
+    """
+    seen: dict[tuple[str, str], list[tuple[int, Event]]] = {}
+    for event, (_, made) in trace.in_passes("decision"):
+        if event.facts.get("leaves") and COMPARES.search(event["what"]):
+            seen.setdefault((event.at, event["what"]), []).append((made, event))
+    for turns in seen.values():
+        for name in turns[0][1]["values"] if turns[-1][0] > turns[0][0] else ():
+            if len({event["values"].get(name, 0) - made for made, event in turns}) == 1:
+                yield name, turns
+
+
+def _too_many(loop: Event, steps: float, n: int, makes: str, run: Run) -> Check:
+    finding = f"{loop['what']} at {loop.at} {makes} {steps:g} steps on {n} ranks as on 1, each with {n} times the "
+    finding += f"samples: {n} times the serial training"
+    divided = (c for c in run.root.returns("steps") if c.facts.get("follows") or c["count"] == steps)
+    if call := next(divided, None):
+        finding += f", and what dl.steps() divides at {call.at} comes to its end after 1/{n} of them"
+    return failed(NAME, finding, f"dl.steps({steps:g})", "too-many-steps", where=loop.at)
 
 
 def _is(now: float, before: float, factor: int) -> bool:

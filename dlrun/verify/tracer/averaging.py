@@ -54,7 +54,9 @@ class Averaging:
     def _broadcast(self, function: Any, *things: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         for tensor in tensors_in(list(things)):
             self.training.broadcast |= {id(tensor), tensor.data_ptr()}
-        return function(*things, **kwargs), {}
+        result = function(*things, **kwargs)
+        self.training.averaged_statistics(things)
+        return result, {"statistics": self.recorder.statistics()}
 
     def _gradients(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         known = isinstance(what, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer))
@@ -77,7 +79,7 @@ class Averaging:
 
     def _save(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         tensors = {name: {"kind": "saved", "note": tensor_note(t)} for name, t in named_tensors("", what)}
-        self.recorder.note("saved", tensors=tensors)
+        self.recorder.note("saved", tensors=tensors, **self.training.statistics_in(what))
         file = args[0] if args else kwargs.get("f")
         if self.recorder.rank == 0 and isinstance(file, (str, os.PathLike)):  # save() goes where a link leads
             own(file, self.recorder.orders.scratch)
@@ -146,6 +148,7 @@ class Averaging:
         local, attached = number_of(values[0]) if len(values) == 1 else None, _are_attached(values)
         result = function(*values, **options)
         self._handed_on(values, result)
+        self.training.averaged_statistics(values)
         facts = {"local": local, "mean": number_of(result), "statistics": self.recorder.statistics()}
         return result, facts | attached
 

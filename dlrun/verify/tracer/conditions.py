@@ -55,6 +55,7 @@ def watched(source: str, filename: str, ends: bool = False) -> Any:
     kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(changing(tree, counting(tree, Loop)), CHANGE)
     kinds |= dict.fromkeys(deciding(tree), "decision")
     kinds |= dict.fromkeys(leaving(tree, counting(tree, Loop)), LEAVES)
+    kinds |= dict.fromkeys((line for line in counting(tree, (ast.While,)) if line in kinds), LEAVES)
     kinds |= dict.fromkeys(stepping, "decision")
     kinds |= dict.fromkeys(stepping & counted(tree, counting(tree, Loop)), SINGLE)
     loops = batched(tree, stepping) | (stepping if ends else set())
@@ -157,7 +158,7 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
             except Exception:  # not a number: nothing to compare
                 continue
         with recorder.aside():
-            facts: dict[str, Any] = {"single": True} if kind == SINGLE else {}
+            facts: dict[str, Any] = {"single": True} if kind == SINGLE else {"leaves": True} if kind == LEAVES else {}
             if ranks := [n for n, value in given.items() if isinstance(value, Whole) or n.endswith("()")]:
                 facts["ranks"] = ranks
             noted = "decision" if kind in (SINGLE, LEAVES) else kind

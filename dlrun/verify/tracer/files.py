@@ -65,7 +65,7 @@ def _note_stored(recorder: Recorder, torch: Any) -> None:
         if found := dict(islice(_plain_numbers("", obj), NUMBERS)):
             recorder.note("stored", values=found)
         if not recorder.inside and (statistics := recorder.statistics()):
-            recorder.note("plain save", statistics=statistics)
+            recorder.note("plain save", statistics=statistics, **recorder.statistics_in(obj))
         return save(obj, *args, **kwargs)
 
     torch.save = noted

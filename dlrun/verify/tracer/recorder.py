@@ -144,6 +144,7 @@ class Recorder:
         self.orders, self.rank = orders, rank
         self.steps = 0
         self.statistics: Callable[[], str] = str  # a hash of those of batch norm, where there are any
+        self.statistics_in: Callable[[Any], dict[str, bool]] = lambda what: {}  # what is told of them where it is saved
         self.inside = 0  # > 0 while one of dl_comm's functions, or one of ours, runs: what it does is not the script's
         self._pid, self._stops = os.getpid(), 0
         self._began = time.monotonic()

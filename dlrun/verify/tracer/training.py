@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -25,7 +25,16 @@ from dlrun.verify.tracer.options import base_rates, options_of
 from dlrun.verify.tracer.quiet import is_still
 from dlrun.verify.tracer.randomness import Draws, states
 from dlrun.verify.tracer.recorder import Recorder, is_user_file
-from dlrun.verify.tracer.tensors import batch_digest, digest, is_parameter, leaves, lengths, rows, tensor_note
+from dlrun.verify.tracer.tensors import (
+    batch_digest,
+    digest,
+    is_parameter,
+    leaves,
+    lengths,
+    named_tensors,
+    rows,
+    tensor_note,
+)
 from dlrun.verify.tracer.turns import Turns
 from dlrun.verify.tracer.values import KEPT, kind_of
 
@@ -47,7 +56,9 @@ class Training:
         self._parameters: dict[int, tuple[int, torch.Tensor]] = {}
         self._names: dict[int, str] = {}
         self._norms: dict[int, nn.Module] = {}
-        self._depth = 0  # of nested calls of modules
+        self.moved: set[int] = set()  # layers whose statistics a rank's own batches moved since they were averaged
+        self._taken: tuple[int, dict[str, Any]] = (-1, {})  # by the last call that did not train
+        self._depth, self._evaluates = 0, False  # nested calls of modules; whether one that does not train runs
         self._stepping: set[int] = set()
         self._grads: list[Any] = []
         self._before: list[
@@ -89,7 +100,7 @@ class Training:
     def forward(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run a module's call; of the outermost one note input, kinds of layers and use of random numbers."""
         if self._depth or self.recorder.inside or not (module.training and torch.is_grad_enabled()):
-            return call(module, *args, **kwargs)
+            return self._evaluated(call, module, args, kwargs)
         for name, parameter in module.named_parameters():
             self._names.setdefault(id(parameter), name)
         self.settle()
@@ -112,7 +123,36 @@ class Training:
                 noise=not quiet and any(isinstance(m, NOISE) and getattr(m, "p", 1) for m in layers),
                 norm=any(isinstance(m, NORMS) and not (quiet and is_still(m)) for m in layers),
                 drew=[name for name, state in states().items() if not quiet and before.get(name, state) != state],
+                **({"statistics": statistics} if (statistics := "" if quiet else self.statistics()) else {}),
             )
+            self.moved |= {id(m) for m in layers if isinstance(m, NORMS) and m.training and m.track_running_stats}
+
+    def _evaluated(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Run a module's call that does not train; of the outermost one note the statistics of batch norm it takes."""
+        if self._depth or self._evaluates or self.recorder.inside:
+            return call(module, *args, **kwargs)
+        self._evaluates = True
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            self._evaluates = False
+            taken = [m for m in module.modules() if isinstance(m, NORMS) and not m.training and m.track_running_stats]
+            facts = {"statistics": _digest(taken), "moved": any(id(m) in self.moved for m in taken)} if taken else {}
+            if (self.recorder.steps, facts) != self._taken and facts:
+                self._taken = (self.recorder.steps, facts)
+                self.recorder.note("evaluated", **facts)
+
+    def statistics_in(self, what: Any) -> dict[str, bool]:
+        """Return whether what is saved ``holds`` batch norm's statistics, and whether own batches moved them."""
+        here = {tensor.data_ptr() for _, tensor in named_tensors("", what)}
+        kept = {key for key, norm in self._norms.items() if here & {b.data_ptr() for b in norm.buffers(False)}}
+        return {"holds": bool(kept), "moved": bool(kept & self.moved)}
+
+    def averaged_statistics(self, what: Any) -> None:
+        """Take note that the statistics in modules, or these tensors, have become all ranks'."""
+        for thing in what:
+            here = {id(buffer) for buffer in (thing.buffers() if isinstance(thing, nn.Module) else [thing])}
+            self.moved -= {key for key, norm in self._norms.items() if here & {id(b) for b in norm.buffers(False)}}
 
     def target(self, target: Any) -> None:
         """Note what the script's own call of a loss compares with, while it trains."""
@@ -192,7 +232,7 @@ class Training:
 
     def statistics(self) -> str:
         """Return a hash of batch norm's statistics; nothing where there are none."""
-        return "".join(digest(buffer)[:4] for norm in self._norms.values() for buffer in norm.buffers())
+        return _digest(self._norms.values())
 
     def is_shadow(self, value: Any) -> bool:
         """Whether a list, tuple or dict keeps a tensor for each parameter of an optimizer from step to step."""
@@ -215,6 +255,11 @@ class Training:
         return drew if self.recorder.steps > 1 or self.loaders.fed else []  # else the model was built since
 
 
+def _digest(norms: Iterable[nn.Module]) -> str:
+    """Return a hash of the statistics of these layers of batch norm."""
+    return "".join(digest(buffer)[:4] for norm in norms for buffer in norm.buffers())
+
+
 def _settle_after_no_grad(training: Training) -> None:
     """Take back what the script updates by hand, without gradients, at once: an evaluation may follow."""
     leave = torch.no_grad.__exit__
@@ -230,7 +275,7 @@ def _settle_after_no_grad(training: Training) -> None:
 def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     """Put the instruments into modules, autograd, optimizers, schedulers and the functions that clip."""
     training = Training(recorder, draws, loaders)
-    recorder.statistics = training.statistics
+    recorder.statistics, recorder.statistics_in = training.statistics, training.statistics_in
     compiler.leave_out()
     if recorder.orders.lineage:
         training.lineage.__enter__()  # type: ignore[no-untyped-call]
