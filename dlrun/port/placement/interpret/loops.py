@@ -165,6 +165,7 @@ class Loops(Calls):
     def _iteration(self, node: Any, begin: Callable[[], None], start: State) -> State | None:
         """Run one iteration from ``start``; return what holds behind it, whatever way it went."""
         self.state = start
+        self.begun = dict(start)
         flows = self.flows[-1]
         outer = (flows.breaks, flows.continues)
         flows.breaks, flows.continues = [], []
@@ -368,6 +369,8 @@ class Loops(Calls):
                 state[at] = whole.behind(self.whole, at, result if result is not None else value)
             elif result is not None:
                 state[at] = result
+            if before is not None and before.unbound:
+                state[at] = replace(state[at], unbound=True)
         return state
 
     def _behind(

@@ -18,13 +18,14 @@ from dlrun.port.placement.store import (
     Class,
     Frame,
     Function,
+    Location,
     Obj,
     State,
     key_of,
     merge,
     merge_diverged,
 )
-from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Value, combine, join
+from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value, combine, join
 from dlrun.port.program.script import dotted, walk
 
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
@@ -437,12 +438,39 @@ class Statements(Loops):
         if lost and then is not None and self.state is not None:
             self._unknown_since(place, then, self.state)
         if not apart:
-            self.state = merge(then, self.state)
+            self.state = self._either(before, then, self.state)
             return
         leaves = then is None or self.state is None
         self.state = merge_diverged(then, self.state, node.test)
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)
+
+    def _either(self, before: State | None, then: State | None, other: State | None) -> State | None:
+        """Return what holds behind a test that all ranks answer alike; what one way alone binds may be unbound."""
+        out = merge(then, other)
+        if before is None or then is None or other is None or out is None:
+            return out
+        for one, left in ((then, other), (other, then)):
+            for at, value in one.items():
+                if isinstance(value.place.at, Quotient) and self._still_mean(at, value.place.at, one, left):
+                    out[at] = value
+        alone = [at for at in then.keys() ^ other.keys() if at[1] not in (REST, GROWN, CONTENT)]
+        known = {ref for value in before.values() for ref in value.refs} if alone else set()
+        for at in alone:
+            if isinstance(at[0], Frame) or at[0] in known:
+                out[at] = replace(out[at], unbound=True)
+        return out
+
+    def _still_mean(self, at: Location, quotient: Quotient, updated: State, left: State) -> bool:
+        """Tell whether one of two ways updates a mean so far with its sums, and the other leaves all three alone."""
+        if at not in left or left[at] is not self.begun.get(at):
+            return False
+        for part in (quotient.over, quotient.under):
+            held = left.get(part.at)
+            alone = held is not None and held.place.untouched and held.place.at == part.at
+            if not alone or updated[part.at].place != part:
+                return False
+        return True
 
     def _filled_together(self, test: Value) -> bool:
         """Tell whether ``test`` is a list to which all ranks add in each iteration: it is filled on all, or on none."""
