@@ -233,6 +233,11 @@ def diverged(a: Value, b: Value, test: cst.CSTNode) -> Value:
     return both
 
 
+def trimmed(place: Place) -> Place:
+    """Return the placement of what lost some of the entries that this rank's iterations put into it."""
+    return replace(place, adds=place.adds | {"trimmed"}) if place.kind is Kind.RUN else place
+
+
 def combine(places: Iterable[Place]) -> Place:
     """Return the placement of what is computed from values placed so, within one iteration."""
     found = [COUNT if p.counts else p for p in places if p.kind is not Kind.SAME]

@@ -748,6 +748,13 @@ class Calls(Classes):
                     self.write((ref, GROWN), held.at(replace(held.place, adds=held.place.adds | {"ordered"})))
         return ANY
 
+    def _row_take(self, args: list[Value], node: cst.Call) -> Value:
+        entry = self.entries(args[0]) if args else ANY
+        self._row_push(args, node)
+        if args:
+            self.trim(args[0])
+        return join(entry, args[1]) if len(args) > 1 else entry
+
     def _any_attribute(self, owner: Value, node: cst.Call) -> Value:
         """Return what an attribute may be whose name is made at run time: ``getattr(callback, f"on_{event}")``."""
         text = node.args[1].value if len(node.args) > 1 else None

@@ -567,7 +567,7 @@ class Expressions(Machine):
         if found is None:
             place = self.content(owner)
             if place.kind is Kind.RUN and index.place.kind in (Kind.SAME, Kind.ENTRY):
-                return Value(place)
+                return Value(place, name="cut" if index.name == "slice" else "")
             if place.kind is Kind.SHARD:
                 return Value(ENTRY)
             if owner.name == "size":
@@ -577,7 +577,7 @@ class Expressions(Machine):
                 return Value(place, scalar=True)  # loss.data[0], of old
             if self.loop is not None and picked.kind in (Kind.COUNT, Kind.INDEX) and place.kind is Kind.SAME:
                 return Value(ENTRY)  # this iteration's samples
-            return Value(combine([place, picked]), refs=owner.refs)
+            return Value(combine([place, picked]), refs=owner.refs, name="cut" if index.name == "slice" else "")
         place = self.content(index)
         if self.loop is not None and place.kind in (Kind.COUNT, Kind.INDEX) and found.place.kind is Kind.SAME:
             return found.at(ENTRY)

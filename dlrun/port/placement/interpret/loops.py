@@ -384,6 +384,8 @@ class Loops(Calls):
             before = self._before_of(place.at)
             place = replace(place, at=at)
             value = replace(value, place=place)
+        if "trimmed" in place.adds:
+            return Value(unknown(node, "it keeps but some of this rank's entries: the last, or the greatest", at))
         if before is not None and before.const is None and "joined" in place.adds:
             before = EMPTY  # the first iteration makes it
         if before is not None and before.const is None and any(map(self._made_late, value.refs)):

@@ -25,7 +25,7 @@ from dlrun.port.placement.store import (
     merge,
     merge_diverged,
 )
-from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value, combine, join
+from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value, combine, join, trimmed
 from dlrun.port.program.script import dotted, walk
 
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
@@ -172,6 +172,7 @@ class Statements(Loops):
         if isinstance(target, cst.Name):
             frame = self.frame.declared.get(target.value, self.frame)
             self.note(target, value)
+            value = self._trimmed((frame, target.value), value)
             self.write((frame, target.value), self._guarded((frame, target.value), value, source))
         elif isinstance(target, (cst.Tuple, cst.List)):
             self._unpack(target, value, source)
@@ -181,6 +182,7 @@ class Statements(Loops):
             self._note_steering(target.attr.value, value, source)
             owner = self.eval(target.value)
             for ref in owner.refs:
+                value = self._trimmed((ref, target.attr.value), value)
                 value = self._guarded((ref, target.attr.value), value, source)
             self.set_attribute(owner, target.attr.value, value, target)
         elif isinstance(target, cst.Subscript):
@@ -197,6 +199,15 @@ class Statements(Loops):
             else:
                 part = Value(ENTRY if value.place.kind is Kind.SHARD else combine([self.content(value)]))
             self.assign(element.value, part, beside[i].value if i < len(beside) else None)
+
+    def _trimmed(self, at: Location, value: Value) -> Value:
+        """Return ``value``, marked where a location keeps but a part of what it held: ``recent = recent[-100:]``."""
+        if value.name != "cut" or self.loop is None:
+            return value
+        held = (self.state or {}).get(at, ANY)
+        runs = [value.place, *((self.state or {})[grown].place for grown in self.grown(value))]
+        own = [p for p in runs if p.at == at or (isinstance(p.at, tuple) and p.at[0] in held.refs)]
+        return Value(replace(trimmed(own[0]), at=at)) if own else replace(value, name="")
 
     def _guarded(self, at: Any, value: Value, source: cst.BaseExpression | None) -> Value:
         """Return ``value``, as an extreme where a test has found it to be one: ``if v > best: best = v``."""
@@ -305,6 +316,8 @@ class Statements(Loops):
     def _do_Del(self, node: cst.Del) -> None:  # noqa: N802
         if isinstance(node.target, cst.Name) and self.state is not None:
             self.state.pop((self.frame, node.target.value), None)
+        if isinstance(node.target, cst.Subscript):
+            self.trim(self.eval(node.target.value))
 
     def _do_Global(self, node: cst.Global) -> None:  # noqa: N802
         for item in node.names:
