@@ -283,7 +283,11 @@ class Expressions(Machine):
         if self.cadenced and isinstance(op, _SUMS):
             a, b = self._meant(a, b, node)
         for one, other in ((a, right), (b, left)):
-            if one.kind in (Kind.INDEX, Kind.COUNT) and other.name == "size" and isinstance(op, cst.Multiply):
+            if (
+                one.kind in (Kind.INDEX, Kind.COUNT)
+                and other.name == "size"
+                and isinstance(op, (cst.Multiply, cst.Add))
+            ):
                 return Value(COUNT, scalar=True)  # samples so far
         if isinstance(op, _SUMS) and (place := _summed(a, b, isinstance(op, (cst.Add, cst.AddAssign)))) is not None:
             if self.cadenced and place.adds == {"same"}:

@@ -91,6 +91,7 @@ class Machine:
         self.losses: dict[cst.Call, Place] = {}  # where gradients begin
         self.made_apart: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # formatted texts, by the tests they are under
         self.apart_at: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # statements that ranks run apart, by the tests
+        self.zipped: dict[cst.CSTNode, list[Value]] = {}  # what calls of zip() went through last
         self.begun: State = {}  # the state in which an iteration over a shard began
         self.cadenced = 0  # how deep under tests that all ranks pass as often as the serial script
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers

@@ -604,7 +604,8 @@ class Statements(Loops):
         else:
             if not own:
                 self.plain_loops.add(node)
-            if (items := self._listed(over)) is not None:
+            items = self._zipped(node.iter) if node.iter in self.zipped else self._listed(over)
+            if items is not None:
                 self._unrolled(node, items)
             else:
                 local = self.loop is not None and (not self.content(over).uniform or node in self.shards.plays)
@@ -640,6 +641,14 @@ class Statements(Loops):
             return None
         known = [k for k in fields if k[1:-1].isdigit()]
         return [fields[k] for k in known] if 0 < len(known) <= _UNROLLED else None
+
+    def _zipped(self, over: cst.BaseExpression) -> list[Value] | None:
+        """Return the entries side by side of tuples and lists whose entries are all known."""
+        sides = [self._listed(value) for value in self.zipped.get(over, ())]
+        if not sides or any(side is None for side in sides):
+            return None
+        rows = list(zip(*(side for side in sides if side is not None), strict=False))
+        return [Value(items=row) for row in rows] if 0 < len(rows) <= _UNROLLED else None
 
     def _unrolled(self, node: cst.For, items: list[Value]) -> None:
         """Run a loop over entries that are all known, one by one."""
