@@ -23,6 +23,7 @@ WITHOUT_NUMBERS = {
     Row.CLOCK: "test_own_numbers.py",
     Row.CHANCE: "test_own_numbers.py",
     Row.NOTHING: "it keeps nothing",
+    Row.TAKE: "test_shown.py",
     Row.STATE: "placement/metric_objects.py, test_keras_on_ranks.py",
 }
 ALIASES = {"numpy": "np"}

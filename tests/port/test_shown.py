@@ -829,3 +829,39 @@ def test_a_logarithm_logs_nothing(log):
     text = port(head + SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)).text
     assert f"    loss = {log}(total) - model(x).mean()\n" in text
     assert "print(dl.average(loss.item()))" in text
+
+
+METERS = """import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randint(0, 3, (96,))), batch_size=8)
+model = torch.nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+class Meter:
+    def __init__(self):
+        self.avg = self.sum = self.count = 0
+    def update(self, value, n):
+        self.sum += value * n
+        self.count += n
+        self.avg = self.sum / self.count
+meter = Meter()
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    meter.update(loss.item(), len(x))
+    if i % 4 == 0:
+        SHOW
+"""
+
+
+def test_fields_of_a_meter_that_a_template_reads_inside_the_loop_are_told() -> None:
+    done = port(METERS.replace("SHOW", 'print("{0} {m.avg:.4f}".format(i, m=meter))'))
+    assert '"{0} {m.avg:.4f}".format(dl.serial_steps(i), m=meter)' in done.text
+    assert [d.name for d in done.doubts if d.why.startswith("meter")] == ["shown-by-rank-0"]
+
+
+def test_samples_before_a_batch_and_those_of_it_are_all_ranks() -> None:
+    done = port(METERS.replace("SHOW", 'print(f"{i * 8 + len(x)} of 96")'))
+    assert "{dl.serial_steps(i * 8 + len(x))} of 96" in done.text

@@ -395,3 +395,39 @@ def test_a_mean_over_batches_that_are_taken_by_number_is_over_those_of_all_ranks
     text = port(TORCH + loop.replace(STEP, STEP.replace("    ", "        ")) + "    print(total / 100)\n").text
     assert "islice(batches, dl.steps(100))" in text
     assert "    total = dl.total(total)  # sums over all ranks' samples\n    print(total / 100)" in text
+
+
+WINDOW = """import heapq
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randint(0, 3, (96,))), batch_size=8)
+model = torch.nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+kept = []
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    KEEPS
+print("kept", [round(v, 5) for v in kept])
+"""
+
+
+@pytest.mark.parametrize(
+    "keeps",
+    [
+        "kept = sorted([*kept, loss.item()])[:3]",
+        "kept = sorted(kept + [loss.item()], reverse=True)[:3]",
+        "kept.append(loss.item()); kept = kept[-3:]",
+        "kept.append(loss.item()); del kept[:-3]",
+        "kept += [loss.item()]; kept.sort(); kept.pop()",
+        "heapq.heappush(kept, loss.item()); heapq.heappop(kept)",
+        "heapq.heappushpop(kept, loss.item())",
+    ],
+)
+def test_the_best_few_of_a_rank_are_no_serial_list(keeps) -> None:
+    done = port(WINDOW.replace("KEEPS", keeps))
+    assert "dl.gather(kept" not in done.text
+    assert [d.name for d in done.doubts if "kept" in d.why or "v:" in d.why] == ["unknown-placement"]

@@ -25,9 +25,10 @@ class Path:
     each: tuple[tuple[str, str], ...] = ()
     named: bool = True  # a plain name of this function, which may be bound again
     late: bool = False  # of entries that iterations may have been the first to make
+    bound: tuple[str, ...] = ()  # tests of whether it is there at all, where some runs never bind it
 
     def __add__(self, more: str) -> Path:
-        return Path(self.text + more, self.each, False, self.late)
+        return Path(self.text + more, self.each, False, self.late, self.bound)
 
 
 def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]]:
@@ -53,9 +54,11 @@ def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]
             ):
                 continue
             hidden.add(name)
+            space = "locals" if own or up.parent is not None else "globals"
+            bound = (f'"{name}" in {space}()',) if before.get((up, name), value).unbound else ()
             if own or home is up:
-                found.setdefault((up, name), []).append(Path(name))
-            todo.append((value, Path(name, (), own or home is up), 0))
+                found.setdefault((up, name), []).append(Path(name, bound=bound))
+            todo.append((value, Path(name, (), own or home is up, bound=bound), 0))
         up = up.parent
     for name, value_frame in frame.declared.items():
         found.setdefault((value_frame, name), []).append(Path(name))
@@ -85,7 +88,7 @@ def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]
             if ref in seen:
                 continue
             seen.add(ref)
-            todo += _into(machine, ref, path, depth, found)
+            todo += _into(machine, ref, path, depth, found, before)
     return found
 
 
@@ -124,7 +127,7 @@ def _one_of_several(ref: Function | Bound, several: set[Any], path: Path) -> boo
 
 
 def _into(
-    machine: Machine, owner: Any, path: Path, depth: int, found: dict[Any, list[Path]]
+    machine: Machine, owner: Any, path: Path, depth: int, found: dict[Any, list[Path]], before: State | None = None
 ) -> list[tuple[Value, Path, int]]:
     """Note the paths to what ``owner`` holds; return what is to be followed from there."""
     more: list[tuple[Value, Path, int]] = []
@@ -147,13 +150,16 @@ def _into(
                 if owner.name == "counter":  # each rank may have made others
                     over = f"{machine.alias}.entries({path.text})"
                 more += [
-                    (own, Path(_each(path), (*path.each, (_each(path), of)), False, late), depth + 1)
+                    (own, Path(_each(path), (*path.each, (_each(path), of)), False, late, path.bound), depth + 1)
                     for own, of in _by_class(value, over)
                 ]
             continue
         here = path + key if key.startswith("[") else path + f".{key}"
         if key == "@":
             continue
+        if (before or {}).get((owner, key), value).unbound and not path.each:
+            test = f"{key[1:-1]} in {path.text}" if key.startswith("[") else f'hasattr({path.text}, "{key}")'
+            here = replace(here, bound=(*here.bound, test))
         found.setdefault((owner, key), []).append(here)
         more.append((value, here, depth + 1))
     return more

@@ -36,6 +36,7 @@ class Line:
     store: str  # "[:]" or "[...]" where the object stays, and others hold it too
     since: bool
     exits: tuple[Exit, ...]
+    bound: tuple[str, ...] = ()  # tests of whether its locations are there at all
 
 
 class Reductions:
@@ -95,7 +96,7 @@ class Reductions:
                 if line.how == "quotient":
                     for quotient in line.exits:
                         texts = {"target": quotient.path.text, "over": quotient.of[0], "under": quotient.of[1]}
-                        after += statements("quotient", each=line.each, **texts)
+                        after += _if_bound(line, statements("quotient", each=line.each, **texts))
                     continue
                 made = any(over.startswith(f"{self.facts.alias}.entries(") for _, over in line.each)
                 hidden = (isinstance(loop, cst.FunctionDef) or made) and line.since
@@ -106,11 +107,11 @@ class Reductions:
                 if line.since:
                     name = self._fresh(loop, line.exits[0])
                     values = [each[0][1]] if each else [self._asked(e) for e in line.exits]
-                    before += statements("snapshot", dl=self.facts.alias, name=name, values=values)
+                    before += _if_bound(line, statements("snapshot", dl=self.facts.alias, name=name, values=values))
                     name, each = _side_by_side(line, name)
                 targets = [_text(e) for e in line.exits]
                 names = _several(targets)
-                after += statements(
+                reduced = statements(
                     "reduced",
                     dl=self.facts.alias,
                     how=line.how,
@@ -124,7 +125,8 @@ class Reductions:
                     why=_WHY[line.how],
                 )
                 for ordered in (e.path.text for e in line.exits if e.ordered):
-                    after += statements("sorted", of=ordered)
+                    reduced += statements("sorted", of=ordered)
+                after += _if_bound(line, reduced)
             names = ", ".join(dict.fromkeys(e.path.text for e in exits))
             noisy = loop in self.run.shards.noisy
             why = f"{names}: each rank has " + ("drawn random numbers" if noisy else "gone through its share")
@@ -190,16 +192,28 @@ class Reductions:
 
 
 def _lines(exits: list[Exit]) -> list[Line]:
-    found: dict[tuple[str, tuple[tuple[str, str], ...], str, bool], list[Exit]] = {}
+    found: dict[tuple[str, tuple[tuple[str, str], ...], str, bool, tuple[str, ...]], list[Exit]] = {}
     for made in exits:
         since = not made.zero and made.how in ("total", "gather") and made.owner != "set"
         store = _store(made)
         # A line with `[:] =` stands for one object; others share an exchange.
         alone = store and store != "in place"
-        key = (made.how, made.path.each, store + (made.path.text if alone else ""), since)
+        key = (made.how, made.path.each, store + (made.path.text if alone else ""), since, made.path.bound)
         found.setdefault(key, []).append(made)
-    lines = [Line(how, each, _store(group[0]), since, tuple(group)) for (how, each, _, since), group in found.items()]
+    lines = [
+        Line(how, each, _store(group[0]), since, tuple(group), bound)
+        for (how, each, _, since, bound), group in found.items()
+    ]
     return sorted(lines, key=lambda line: _ORDER.index(line.how))
+
+
+def _if_bound(line: Line, body: tuple[cst.CSTNode, ...]) -> tuple[cst.CSTNode, ...]:
+    """Return the statements of a line, under a test where some runs never bind what it reduces."""
+    if not line.bound:
+        return body
+    made = cst.parse_module(f"if {' and '.join(line.bound)}:  # not in every run\n    pass\n").body[0]
+    assert isinstance(made, cst.If)
+    return (made.with_changes(body=made.body.with_changes(body=body)),)
 
 
 def _side_by_side(line: Line, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:

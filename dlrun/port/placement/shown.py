@@ -148,6 +148,9 @@ class Shown:
         if isinstance(node, cst.FormattedStringExpression) and node.format_spec:
             self.formatted.add(node.expression)
         if isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.DictComp)) and shown:
+            if self._place(node.for_in.iter).kind in (Kind.UNKNOWN, Kind.MIX):
+                self.lost.append(node.for_in.iter)
+                return None
             return self._parts(node, True, ENTRY)
         computed = isinstance(node, _COMPUTES)
         if place.kind is Kind.CLOCK or (place.kind is Kind.SAME and not (computed and node not in self.run.seen)):
@@ -185,7 +188,7 @@ class Shown:
                 place.kind is Kind.RUN
                 and (self._from_zero(place) or since)
                 and not inside
-                and not place.adds & {"stored", "run", "joined", "numbers"}
+                and not place.adds & {"stored", "run", "joined", "numbers", "trimmed"}
             ):
                 return [Wrap(node, "total", since)]
             if place.kind is Kind.EXTREME and len(place.adds) == 1:

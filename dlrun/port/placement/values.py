@@ -120,6 +120,7 @@ class Value:
     texts: frozenset[Any] = frozenset()  # the formatted texts that it is, by the expressions that make them
     reduced: bool = False  # whether it is made of what a reduction made serial
     late: bool = field(default=False, compare=False)  # of a variable: whether a loop's first iteration may lack it
+    unbound: bool = field(default=False, compare=False)  # of a location: whether some runs never bind it
 
     def at(self, place: Place) -> Value:
         """Return it with another placement."""
@@ -172,10 +173,10 @@ def join_places(a: Place, b: Place) -> Place:
 def join(a: Value | None, b: Value | None) -> Value:
     """Return what holds of a value that is ``a`` or ``b``."""
     if a is None or b is None or a == b:
-        return a or b or ANY
+        return b or ANY if a is None or (b is not None and b.unbound) else a
     for empty, other in ((a, b), (b, a)):
         if empty.name == "empty" and empty.place.kind is Kind.SAME:
-            return replace(other, zero=False)
+            return replace(other, zero=False, unbound=a.unbound or b.unbound)
     items = None
     if a.items is not None and b.items is not None and len(a.items) == len(b.items):
         items = tuple(map(join, a.items, b.items))
@@ -199,6 +200,7 @@ def join(a: Value | None, b: Value | None) -> Value:
         pending=a.pending | b.pending,
         texts=a.texts | b.texts,
         reduced=a.reduced or b.reduced,
+        unbound=a.unbound or b.unbound,
     )
 
 
@@ -230,6 +232,11 @@ def diverged(a: Value, b: Value, test: cst.CSTNode) -> Value:
             return both
         return both.at(ENTRY)
     return both
+
+
+def trimmed(place: Place) -> Place:
+    """Return the placement of what lost some of the entries that this rank's iterations put into it."""
+    return replace(place, adds=place.adds | {"trimmed"}) if place.kind is Kind.RUN else place
 
 
 def combine(places: Iterable[Place]) -> Place:

@@ -34,9 +34,11 @@ from dlrun.port.placement.values import (
     ANY,
     CLOCK,
     ENTRY,
+    MIX,
     NOTHING,
     RATIO,
     SAME,
+    UNIFORM,
     Kind,
     Place,
     Value,
@@ -491,13 +493,18 @@ class Calls(Classes):
         given = {str(i): value for i, value in enumerate(args)} | keywords
         fields = _fields(template)
         read = dict.fromkeys(given) if fields is None else fields
+        sources = {a.keyword.value if a.keyword is not None else str(i): a.value for i, a in enumerate(node.args)}
         found: list[Place] = []
         for field in read:
             first, *names = field.split(".")
             value = given.get(first, ANY)
             for name in names:
                 value = self.attribute(value, name, node)
-            found.append(self.content(value))
+            place = self.content(value)
+            found.append(place)
+            source, kinds = sources.get(first), {ref.kind for ref in given.get(first, ANY).refs if isinstance(ref, Obj)}
+            if names and source is not None and kinds == {"instance"} and place.kind not in (*UNIFORM, Kind.CLOCK):
+                self.note(source, Value(MIX, refs=given[first].refs))  # no expression here is the number itself
         return combine(found)
 
     def _of_base(
@@ -681,6 +688,8 @@ class Calls(Classes):
 
     def _row_pairs(self, args: list[Value], node: cst.Call) -> Value:
         shard = any(a.place.kind is Kind.SHARD for a in args)
+        plain = self.script.name_of(node.func) == "builtins.zip" and not any(arg.star for arg in node.args)
+        self.zipped[node] = args if plain else []
         return self.parallel(tuple(self.iterate(node, a) for a in args), shard)
 
     def _row_iterates(self, args: list[Value], node: cst.Call) -> Value:
@@ -749,6 +758,13 @@ class Calls(Classes):
                 if held is not None and held.place.kind is Kind.RUN:
                     self.write((ref, GROWN), held.at(replace(held.place, adds=held.place.adds | {"ordered"})))
         return ANY
+
+    def _row_take(self, args: list[Value], node: cst.Call) -> Value:
+        entry = self.entries(args[0]) if args else ANY
+        self._row_push(args, node)
+        if args:
+            self.trim(args[0])
+        return join(entry, args[1]) if len(args) > 1 else entry
 
     def _any_attribute(self, owner: Value, node: cst.Call) -> Value:
         """Return what an attribute may be whose name is made at run time: ``getattr(callback, f"on_{event}")``."""

@@ -26,6 +26,7 @@ from dlrun.port.placement.values import (
     constant,
     join,
     joined,
+    trimmed,
     unknown,
 )
 
@@ -226,6 +227,13 @@ class Containers(Expressions):
         literal = isinstance(node, (cst.List, cst.Tuple)) or value.items is not None or not self.shards.parts
         self.grow(ref, entry if literal else replace(entry, scalar=None))
 
+    def trim(self, value: Value) -> None:
+        """Mark lists to which iterations over a shard add, and that lose entries again: a window, the best few."""
+        for at in self.grown(value):
+            held = (self.state or {})[at]
+            if at[0].kind != "dict" and self.loop is not None and held.place.kind is Kind.RUN:
+                self.write(at, replace(held, place=trimmed(held.place)))
+
     def _inner(self, entry: Value) -> Place:
         """Return the placement of an object that is put into a container in this iteration."""
         places = [v.place for v in self.held(entry)]
@@ -289,6 +297,7 @@ class Containers(Expressions):
 
     def _get(self, ref: Obj, args: list[Value], name: str) -> Value:
         if name in ("pop", "popleft") and ref.kind != "dict":
+            self.trim(Value(refs=frozenset([ref])))
             return self.entries(Value(refs=frozenset([ref])))
         key = key_of(args[0].const) if args else None
         known = key is not None and (self.state or {}).get((ref, key)) is not None

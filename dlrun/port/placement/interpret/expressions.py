@@ -297,7 +297,11 @@ class Expressions(Machine):
         if self.cadenced and isinstance(op, _SUMS):
             a, b = self._meant(a, b, node)
         for one, other in ((a, right), (b, left)):
-            if one.kind in (Kind.INDEX, Kind.COUNT) and other.name == "size" and isinstance(op, cst.Multiply):
+            if (
+                one.kind in (Kind.INDEX, Kind.COUNT)
+                and other.name == "size"
+                and isinstance(op, (cst.Multiply, cst.Add))
+            ):
                 return Value(COUNT, scalar=True)  # samples so far
         if isinstance(op, _SUMS) and (place := _summed(a, b, isinstance(op, (cst.Add, cst.AddAssign)))) is not None:
             if self.cadenced and place.adds == {"same"}:
@@ -650,7 +654,7 @@ class Expressions(Machine):
         if found is None:
             place = self.content(owner)
             if place.kind is Kind.RUN and index.place.kind in (Kind.SAME, Kind.ENTRY):
-                return Value(place)
+                return Value(place, name="cut" if index.name == "slice" else "")
             if place.kind is Kind.SHARD:
                 return Value(ENTRY)
             if owner.name == "size":
@@ -660,7 +664,7 @@ class Expressions(Machine):
                 return Value(place, scalar=True)  # loss.data[0], of old
             if self.loop is not None and picked.kind in (Kind.COUNT, Kind.INDEX) and place.kind is Kind.SAME:
                 return Value(ENTRY)  # this iteration's samples
-            return Value(combine([place, picked]), refs=owner.refs)
+            return Value(combine([place, picked]), refs=owner.refs, name="cut" if index.name == "slice" else "")
         place = self.content(index)
         if self.loop is not None and place.kind in (Kind.COUNT, Kind.INDEX) and found.place.kind is Kind.SAME:
             return found.at(ENTRY)

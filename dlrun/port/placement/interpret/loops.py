@@ -165,6 +165,7 @@ class Loops(Calls):
     def _iteration(self, node: Any, begin: Callable[[], None], start: State) -> State | None:
         """Run one iteration from ``start``; return what holds behind it, whatever way it went."""
         self.state = start
+        self.begun = dict(start)
         flows = self.flows[-1]
         outer = (flows.breaks, flows.continues)
         flows.breaks, flows.continues = [], []
@@ -370,6 +371,8 @@ class Loops(Calls):
                 state[at] = whole.behind(self.whole, at, result if result is not None else value)
             elif result is not None:
                 state[at] = result
+            if before is not None and before.unbound:
+                state[at] = replace(state[at], unbound=True)
         return state
 
     @staticmethod
@@ -394,6 +397,8 @@ class Loops(Calls):
             before = self._before_of(place.at)
             place = replace(place, at=at)
             value = replace(value, place=place)
+        if "trimmed" in place.adds:
+            return Value(unknown(node, "it keeps but some of this rank's entries: the last, or the greatest", at))
         if before is not None and before.const is None and "joined" in place.adds:
             before = EMPTY  # the first iteration makes it
         if before is not None and before.const is None and any(map(self._made_late, value.refs)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import libcst as cst
@@ -91,6 +91,8 @@ class Machine:
         self.losses: dict[cst.Call, Place] = {}  # where gradients begin
         self.made_apart: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # formatted texts, by the tests they are under
         self.apart_at: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # statements that ranks run apart, by the tests
+        self.zipped: dict[cst.CSTNode, list[Value]] = {}  # what calls of zip() went through last
+        self.begun: State = {}  # the state in which an iteration over a shard began
         self.cadenced = 0  # how deep under tests that all ranks pass as often as the serial script
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.used: set[Any] = set()  # the exits whose results are read
@@ -194,7 +196,7 @@ class Machine:
         value = self.state.get(location, default)
         if value is not None and value.pending and self.recording:
             self.used.update(value.pending)
-        return value
+        return replace(value, unbound=False) if value is not None and value.unbound else value
 
     def write(self, location: Location, value: Value) -> None:
         """Set ``location`` to ``value``."""

@@ -18,13 +18,14 @@ from dlrun.port.placement.store import (
     Class,
     Frame,
     Function,
+    Location,
     Obj,
     State,
     key_of,
     merge,
     merge_diverged,
 )
-from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Value, combine, join
+from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value, combine, join, trimmed
 from dlrun.port.program.script import dotted, walk
 
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
@@ -171,6 +172,7 @@ class Statements(Loops):
         if isinstance(target, cst.Name):
             frame = self.frame.declared.get(target.value, self.frame)
             self.note(target, value)
+            value = self._trimmed((frame, target.value), value)
             self.write((frame, target.value), self._guarded((frame, target.value), value, source))
         elif isinstance(target, (cst.Tuple, cst.List)):
             self._unpack(target, value, source)
@@ -180,6 +182,7 @@ class Statements(Loops):
             self._note_steering(target.attr.value, value, source)
             owner = self.eval(target.value)
             for ref in owner.refs:
+                value = self._trimmed((ref, target.attr.value), value)
                 value = self._guarded((ref, target.attr.value), value, source)
             self.set_attribute(owner, target.attr.value, value, target)
         elif isinstance(target, cst.Subscript):
@@ -196,6 +199,15 @@ class Statements(Loops):
             else:
                 part = Value(ENTRY if value.place.kind is Kind.SHARD else combine([self.content(value)]))
             self.assign(element.value, part, beside[i].value if i < len(beside) else None)
+
+    def _trimmed(self, at: Location, value: Value) -> Value:
+        """Return ``value``, marked where a location keeps but a part of what it held: ``recent = recent[-100:]``."""
+        if value.name != "cut" or self.loop is None:
+            return value
+        held = (self.state or {}).get(at, ANY)
+        runs = [value.place, *((self.state or {})[grown].place for grown in self.grown(value))]
+        own = [p for p in runs if p.at == at or (isinstance(p.at, tuple) and p.at[0] in held.refs)]
+        return Value(replace(trimmed(own[0]), at=at)) if own else replace(value, name="")
 
     def _guarded(self, at: Any, value: Value, source: cst.BaseExpression | None) -> Value:
         """Return ``value``, as an extreme where a test has found it to be one: ``if v > best: best = v``."""
@@ -304,6 +316,8 @@ class Statements(Loops):
     def _do_Del(self, node: cst.Del) -> None:  # noqa: N802
         if isinstance(node.target, cst.Name) and self.state is not None:
             self.state.pop((self.frame, node.target.value), None)
+        if isinstance(node.target, cst.Subscript):
+            self.trim(self.eval(node.target.value))
 
     def _do_Global(self, node: cst.Global) -> None:  # noqa: N802
         for item in node.names:
@@ -439,12 +453,39 @@ class Statements(Loops):
         if lost and then is not None and self.state is not None:
             self._unknown_since(place, then, self.state)
         if not apart:
-            self.state = merge(then, self.state)
+            self.state = self._either(before, then, self.state)
             return
         leaves = then is None or self.state is None
         self.state = merge_diverged(then, self.state, node.test)
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)
+
+    def _either(self, before: State | None, then: State | None, other: State | None) -> State | None:
+        """Return what holds behind a test that all ranks answer alike; what one way alone binds may be unbound."""
+        out = merge(then, other)
+        if before is None or then is None or other is None or out is None:
+            return out
+        for one, left in ((then, other), (other, then)):
+            for at, value in one.items():
+                if isinstance(value.place.at, Quotient) and self._still_mean(at, value.place.at, one, left):
+                    out[at] = value
+        alone = [at for at in then.keys() ^ other.keys() if at[1] not in (REST, GROWN, CONTENT)]
+        known = {ref for value in before.values() for ref in value.refs} if alone else set()
+        for at in alone:
+            if isinstance(at[0], Frame) or at[0] in known:
+                out[at] = replace(out[at], unbound=True)
+        return out
+
+    def _still_mean(self, at: Location, quotient: Quotient, updated: State, left: State) -> bool:
+        """Tell whether one of two ways updates a mean so far with its sums, and the other leaves all three alone."""
+        if at not in left or left[at] is not self.begun.get(at):
+            return False
+        for part in (quotient.over, quotient.under):
+            held = left.get(part.at)
+            alone = held is not None and held.place.untouched and held.place.at == part.at
+            if not alone or updated[part.at].place != part:
+                return False
+        return True
 
     def _filled_together(self, test: Value) -> bool:
         """Tell whether ``test`` is a list to which all ranks add in each iteration: it is filled on all, or on none."""
@@ -565,7 +606,8 @@ class Statements(Loops):
         else:
             if not own:
                 self.plain_loops.add(node)
-            if (items := self._listed(over)) is not None:
+            items = self._zipped(node.iter) if node.iter in self.zipped else self._listed(over)
+            if items is not None:
                 self._unrolled(node, items)
             else:
                 local = self.loop is not None and (not self.content(over).uniform or node in self.shards.plays)
@@ -601,6 +643,14 @@ class Statements(Loops):
             return None
         known = [k for k in fields if k[1:-1].isdigit()]
         return [fields[k] for k in known] if 0 < len(known) <= _UNROLLED else None
+
+    def _zipped(self, over: cst.BaseExpression) -> list[Value] | None:
+        """Return the entries side by side of tuples and lists whose entries are all known."""
+        sides = [self._listed(value) for value in self.zipped.get(over, ())]
+        if not sides or any(side is None for side in sides):
+            return None
+        rows = list(zip(*(side for side in sides if side is not None), strict=False))
+        return [Value(items=row) for row in rows] if 0 < len(rows) <= _UNROLLED else None
 
     def _unrolled(self, node: cst.For, items: list[Value]) -> None:
         """Run a loop over entries that are all known, one by one."""

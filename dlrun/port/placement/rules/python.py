@@ -39,6 +39,7 @@ FUNCTIONS: dict[str, Row] = {
     "itertools.chain.from_iterable": Row.ITERATES,
     "functools.reduce": Row.FOLD,
     "heapq.heappush": Row.PUSH,
+    **{f"heapq.{n}": Row.TAKE for n in ("heappop", "heappushpop", "heapreplace")},
     "bisect.insort": Row.PUSH,
     "bisect.insort_left": Row.PUSH,
     "bisect.insort_right": Row.PUSH,

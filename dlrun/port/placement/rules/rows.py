@@ -30,6 +30,7 @@ class Row(Enum):
     FILLED = "makes an array of other values"
     JOIN = "puts arrays behind each other"
     APPEND = "puts one entry more into its object"
+    TAKE = "takes an entry out of its first argument, and may put its second into it"
     PUSH = "puts its second argument into its first"
     EXTEND = "puts the entries of what it is given into its object"
     PUT = "puts an entry under a key"
