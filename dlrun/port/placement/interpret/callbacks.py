@@ -35,6 +35,8 @@ class Callbacks(Statements):
         for value in own:
             self._epoch(value, node)
         for value in own:
+            self._until_the_end(value, node)
+        for value in own:
             self.dunder(value, "on_train_end", [ANY], node)
 
     def _is_callback(self, value: Value) -> bool:
@@ -49,7 +51,7 @@ class Callbacks(Statements):
         self.dunder(value, "on_epoch_begin", [Value(scalar=True), ANY], node)
         ref = next(iter(value.refs))
         behind = self._behind_batches(ref.cls)
-        batch = [name for name in _BATCH if self.member(ref.cls, name) is not None]
+        batch = self._at_batches(ref.cls)
         if batch and behind is not None:
             frame = self.frame_of("callback", behind, function=behind, parent=None)
             before, self.frame = self.frame, frame
@@ -57,6 +59,17 @@ class Callbacks(Statements):
             self.over_shard(behind, lambda: self._batch(value, batch, node))
             self.frame = before
         self.dunder(value, "on_epoch_end", [Value(scalar=True), self._logs(node, "epoch", SAME)], node)
+
+    def _until_the_end(self, value: Value, node: cst.CSTNode) -> None:
+        """Run the batches of a callback that has no method behind them: what they leave is read behind ``fit()``."""
+        cls = next(iter(value.refs)).cls
+        batch = self._at_batches(cls)
+        if batch and self._behind_batches(cls) is None:
+            at = self.script.line_of(self.script.statement_of(node))
+            self.over_shard(at, lambda: self._batch(value, batch, node))
+
+    def _at_batches(self, cls: Class) -> list[str]:
+        return [name for name in _BATCH if self.member(cls, name) is not None]
 
     def _batch(self, value: Value, names: list[str], node: cst.CSTNode) -> None:
         for name in names:

@@ -170,7 +170,7 @@ class Loops(Calls):
         flows.breaks, flows.continues = [], []
         diverged = len(self.diverged)
         begin()
-        if self.state is not None and not isinstance(node, cst.FunctionDef):
+        if self.state is not None and isinstance(node, (cst.For, cst.While)):  # else a loop in the library
             self.block(node.body)
         out: State | None = self.state
         for state in (*flows.continues, *flows.breaks):
