@@ -7,8 +7,8 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret.statements import Statements
-from dlrun.port.placement.store import Class, Frame, Function, Obj, merge
-from dlrun.port.placement.values import ANY, ENTRY, RATIO, SAME, Value
+from dlrun.port.placement.store import Class, Frame, Function, Obj, key_of, merge
+from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Value
 
 _BATCH = ("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_batch_end")
 _BEHIND = ("on_epoch_end", "on_train_end")
@@ -24,6 +24,7 @@ class Callbacks(Statements):
         if not own or self.loop is not None:
             return
         for value in own:
+            self._told(value, node)
             self.dunder(value, "on_train_begin", [ANY], node)
         first = dict(self.state or {})
         exits = dict(self.exits)
@@ -59,6 +60,12 @@ class Callbacks(Statements):
             self.over_shard(behind, lambda: self._batch(value, batch, node))
             self.frame = before
         self.dunder(value, "on_epoch_end", [Value(scalar=True), self._logs(node, "epoch", SAME)], node)
+
+    def _told(self, value: Value, node: cst.CSTNode) -> None:
+        """Let a callback know what ``fit()`` tells it: of how many batches this rank's epochs are."""
+        told = self.new("dict", node, "params")
+        self.write((told, key_of("steps")), Value(COUNT, scalar=True))
+        self.write((next(iter(value.refs)), "params"), Value(refs=frozenset([told])))
 
     def _until_the_end(self, value: Value, node: cst.CSTNode) -> None:
         """Run the batches of a callback that has no method behind them: what they leave is read behind ``fit()``."""
