@@ -222,3 +222,44 @@ for x, y in MAKERS["batches"](8):
 """
     ).text
     assert 'for x, y in dl.shard(MAKERS["batches"](8))' in text or "return dl.shard(DataLoader(data" in text
+
+
+KERAS = """import numpy as np
+import keras
+x, y = np.random.randn(96, 4), np.random.randn(96, 1)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+
+class Kept(keras.callbacks.Callback):
+    def __init__(self, every):
+        super().__init__()
+        self.every, self.losses, self.seen = every, [], 0
+
+    def on_batch_end(self, batch, logs=None):
+        self.seen += 1
+        self.losses.append(logs["loss"])
+        if self.seen % self.every == 0:
+            print("batches", self.seen)
+
+kept = Kept(6)
+"""
+FIT = "model.fit(x, y, epochs=2, callbacks=[kept])\nprint(kept.seen)\n"
+
+
+def test_what_a_callback_keeps_is_serial_behind_fit_where_none_of_its_methods_stands_there() -> None:
+    made = port(KERAS + FIT)
+    assert 'print("batches", dl.serial_steps(self.seen))' in made.text
+    assert "callbacks=[kept])\nkept.seen = dl.total(kept.seen)" in made.text
+    assert not [d for d in made.doubts if d.danger != "low"]
+
+
+def test_losses_of_batches_that_a_callback_keeps_are_told_of_where_they_are_shown() -> None:
+    doubts = port(KERAS + FIT + "print(len(kept.losses))\n").doubts
+    assert [d.name for d in doubts if d.danger != "low"] == ["unknown-placement"]
+
+
+def test_what_a_callback_keeps_is_told_of_where_nothing_can_stand_behind_fit() -> None:
+    fit = "def fit():\n    return model.fit(x, y, epochs=2, callbacks=[kept])\nfit()\nprint(kept.seen)\n"
+    made = port(KERAS + fit)
+    assert "dl.total(" not in made.text
+    assert [d.name for d in made.doubts if d.danger != "low"] == ["unknown-placement"]

@@ -24,6 +24,7 @@ WITHOUT_NUMBERS = {
     Row.CHANCE: "test_own_numbers.py",
     Row.NOTHING: "it keeps nothing",
     Row.TAKE: "test_shown.py",
+    Row.HOLDS: "numbers_of_counts_tensorflow.py",
     Row.STATE: "placement/metric_objects.py, test_keras_on_ranks.py",
 }
 ALIASES = {"numpy": "np"}

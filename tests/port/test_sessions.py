@@ -298,3 +298,36 @@ with tf.Session() as sess:
 def test_a_bound_that_a_function_reads_is_divided_once() -> None:
     text = port(NESTED).text
     assert text.count("dl.steps(") == 1 and "return step == most - 1" in text
+
+
+STREAMING = """import numpy as np
+import tensorflow.compat.v1 as tf
+rows, labels = np.load("rows.npy"), np.load("labels.npy")
+x, y = tf.placeholder(tf.float32, [None, 3]), tf.placeholder(tf.int64, [None])
+logits = tf.layers.dense(x, 3)
+loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+right, update = tf.metrics.accuracy(y, tf.argmax(logits, 1))
+anew = tf.local_variables_initializer()
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(3):
+        sess.run(anew)
+        for i in range(0, len(rows), 8):
+            sess.run(FETCHED, {x: rows[i : i + 8], y: labels[i : i + 8]})
+BEHIND
+"""
+
+
+@pytest.mark.parametrize(
+    ("fetched", "behind", "doubts"),
+    [
+        ("[train, update]", "        print(sess.run(right))", ["unknown-placement"]),
+        ("train", "        print(sess.run(update, {x: rows, y: labels}), sess.run(right))", []),
+        ("[train, update]", "        sess.run([anew])\n        sess.run(update, {x: rows, y: labels})", []),
+        ("[train, update]", "        sess.run(anew)\n        print(sess.run(right))", []),
+    ],
+)
+def test_a_streaming_metric_of_a_ranks_own_samples_is_told_of(fetched, behind, doubts) -> None:
+    made = port(STREAMING.replace("FETCHED", fetched).replace("BEHIND", behind))
+    assert [d.name for d in made.doubts if d.danger != "low"] == doubts

@@ -88,7 +88,8 @@ class Reductions:
             after: list[cst.CSTNode] = []
             over = self.over(loop)
             shared = loop in self.run.plain_loops
-            nameless = shared and not over and loop in self.run.sharded and not isinstance(loop, cst.FunctionDef)
+            hers = not isinstance(loop, (cst.For, cst.While))  # Keras goes through the batches
+            nameless = shared and not over and loop in self.run.sharded and not hers
             if nameless:
                 yield self._nameless(loop, exits)
                 continue
@@ -100,6 +101,7 @@ class Reductions:
                     continue
                 made = any(over.startswith(f"{self.facts.alias}.entries(") for _, over in line.each)
                 hidden = (isinstance(loop, cst.FunctionDef) or made) and line.since
+                hidden = hidden or (not isinstance(loop, (cst.For, cst.While, cst.FunctionDef)) and self._returns(loop))
                 if hidden or (line.store == "update" and line.exits[0].owner == "deque"):
                     yield self._doubted(loop, line)
                     continue
@@ -134,6 +136,11 @@ class Reductions:
                 yield Edit(self._first_line(loop), why, before=tuple(after))
                 continue
             yield Edit(loop, why, before=tuple(before), after=tuple(after))
+
+    def _returns(self, line: cst.CSTNode) -> bool:
+        """Tell whether nothing can stand behind a line: ``return model.fit(x, y)``."""
+        small = line.body[-1] if isinstance(line, cst.SimpleStatementLine) else line
+        return not isinstance(small, (cst.Assign, cst.AnnAssign, cst.Expr))
 
     def _asked(self, made: Exit) -> str:
         """Return the expression for what a location held before its loop; None where a dict had no such key then."""

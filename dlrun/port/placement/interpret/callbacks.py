@@ -7,8 +7,8 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret.statements import Statements
-from dlrun.port.placement.store import Class, Frame, Function, Obj, merge
-from dlrun.port.placement.values import ANY, ENTRY, RATIO, SAME, Value
+from dlrun.port.placement.store import Class, Frame, Function, Obj, key_of, merge
+from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Value
 
 _BATCH = ("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_batch_end")
 _BEHIND = ("on_epoch_end", "on_train_end")
@@ -24,6 +24,7 @@ class Callbacks(Statements):
         if not own or self.loop is not None:
             return
         for value in own:
+            self._told(value, node)
             self.dunder(value, "on_train_begin", [ANY], node)
         first = dict(self.state or {})
         exits = dict(self.exits)
@@ -34,6 +35,8 @@ class Callbacks(Statements):
         self.state = merge(first, self.state)
         for value in own:
             self._epoch(value, node)
+        for value in own:
+            self._until_the_end(value, node)
         for value in own:
             self.dunder(value, "on_train_end", [ANY], node)
 
@@ -49,7 +52,7 @@ class Callbacks(Statements):
         self.dunder(value, "on_epoch_begin", [Value(scalar=True), ANY], node)
         ref = next(iter(value.refs))
         behind = self._behind_batches(ref.cls)
-        batch = [name for name in _BATCH if self.member(ref.cls, name) is not None]
+        batch = self._at_batches(ref.cls)
         if batch and behind is not None:
             frame = self.frame_of("callback", behind, function=behind, parent=None)
             before, self.frame = self.frame, frame
@@ -57,6 +60,23 @@ class Callbacks(Statements):
             self.over_shard(behind, lambda: self._batch(value, batch, node))
             self.frame = before
         self.dunder(value, "on_epoch_end", [Value(scalar=True), self._logs(node, "epoch", SAME)], node)
+
+    def _told(self, value: Value, node: cst.CSTNode) -> None:
+        """Let a callback know what ``fit()`` tells it: of how many batches this rank's epochs are."""
+        told = self.new("dict", node, "params")
+        self.write((told, key_of("steps")), Value(COUNT, scalar=True))
+        self.write((next(iter(value.refs)), "params"), Value(refs=frozenset([told])))
+
+    def _until_the_end(self, value: Value, node: cst.CSTNode) -> None:
+        """Run the batches of a callback that has no method behind them: what they leave is read behind ``fit()``."""
+        cls = next(iter(value.refs)).cls
+        batch = self._at_batches(cls)
+        if batch and self._behind_batches(cls) is None:
+            at = self.script.line_of(self.script.statement_of(node))
+            self.over_shard(at, lambda: self._batch(value, batch, node))
+
+    def _at_batches(self, cls: Class) -> list[str]:
+        return [name for name in _BATCH if self.member(cls, name) is not None]
 
     def _batch(self, value: Value, names: list[str], node: cst.CSTNode) -> None:
         for name in names:

@@ -85,6 +85,8 @@ class Calls(Classes):
         if node in self.shards.runs:
             return sessions.ran(self, node)
         if self.shards.runs and runs_session(node):  # of samples that all ranks have
+            if (kept := sessions.kept(self, node)) is not None:
+                return kept
             return Value(scalar=self.shards.number(node) or None)
         return self.call_value(callee, args, keywords, node)
 
@@ -307,6 +309,8 @@ class Calls(Classes):
             return Value(ENTRY)
         if self.shards.runs and name.startswith("tensorflow.summary."):
             return ANY  # a node of the graph, and shown where a run is
+        if self.shards.runs and name.startswith("tensorflow.metrics."):
+            return sessions.streaming(self, node, name)
         if row in _CONTAINERS:
             return self.make(row, node, args) if row is not Row.DEQUE else self._deque(node, args)
         if row in _REDUCES and len(args) >= 1 and row is not None:
@@ -347,6 +351,9 @@ class Calls(Classes):
             made = self.new("foreign", node, name=name)
             if row is Row.STATE:
                 self.write((made, CONTENT), Value(zero=True))
+            if row is Row.HOLDS:
+                for field, value in keywords.items():
+                    self.write((made, field), value)
             return Value(refs=frozenset([made]), scalar=scalar, reduced=reduced)
         texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
         return Value(place, scalar=scalar, reduced=reduced, texts=texts)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret.containers import Containers
 from dlrun.port.placement.store import CONTENT, Bound, Class, Frame, Function, Method, Obj, key_of
-from dlrun.port.placement.values import ANY, Kind, Value, combine, join, joined
+from dlrun.port.placement.values import ANY, COUNT, Kind, Value, combine, join, joined
 from dlrun.port.program.script import dotted, names_in
 
 _DUNDERS: dict[type[Any], str] = {
@@ -179,6 +179,8 @@ class Classes(Containers):
             return ANY
         if (held := self.read((ref, name))) is not None:
             return held
+        if name == "iterations" and "keras.optimizers." in f"{ref.name}.":
+            return Value(COUNT, scalar=True)
         if (
             self._by_key(ref, "__getattr__")
             and self.member(ref.cls, name) is None

@@ -328,7 +328,8 @@ class Containers(Expressions):
     def added(self, held: Value, given: Place, node: cst.CSTNode) -> Place:
         """Return the placement of what ``given`` was added to in place."""
         if held.place.kind is Kind.RUN:
-            return self.counted(self.grows(held.place, given)) if self.apart else self.grows(held.place, given)
+            grown = replace(self.grows(held.place, given), counts=held.place.counts and given.kind is Kind.SAME)
+            return self.counted(grown) if self.apart else grown
         return combine([held.place, given])
 
     def keep(self, receiver: Value, args: list[Value], node: cst.Call) -> bool:

@@ -171,7 +171,7 @@ class Loops(Calls):
         flows.breaks, flows.continues = [], []
         diverged = len(self.diverged)
         begin()
-        if self.state is not None and not isinstance(node, cst.FunctionDef):
+        if self.state is not None and isinstance(node, (cst.For, cst.While)):  # else a loop in the library
             self.block(node.body)
         out: State | None = self.state
         for state in (*flows.continues, *flows.breaks):
@@ -522,9 +522,10 @@ class Loops(Calls):
             if inside and owner is not None
             else bool(before is not None and self._is_zero(before))
         )
-        counts = place.adds <= {"same", "scaled"} and not zero and how == "total" and not inside
+        variable = owner is not None and owner.name.endswith("Variable") and at[1] == CONTENT
+        counts = place.adds <= {"same", "scaled"} and not zero and how == "total" and (variable or not inside)
         if counts and self.whole is None:
-            self.counters.update((node, path.text) for path in found.get(at, [])[:1])
+            self.counters.update((node, path.text) for path in found.get(owner if inside else at, [])[:1])
             return Value(COUNT, scalar=value.scalar)  # steps so far: all ranks hold the same number
         if owner is not None and owner.kind == "instance" and self.fixed(owner.cls):
             if how != "total" or not found.get(owner):

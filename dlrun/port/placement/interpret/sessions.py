@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from dlrun.port.facts.numbers.fetches import fetched
-from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import ANY, ENTRY, SAME, Kind, Value
+from dlrun.port.placement.store import CONTENT, Obj
+from dlrun.port.placement.values import ANY, ENTRY, SAME, Kind, Value, unknown
 
 if TYPE_CHECKING:
     from dlrun.port.placement.interpret.calls import Calls
+
+_UPDATE = "update"
+_SETS_BACK = ("local_variables_initializer", ".variables_initializer")
 
 
 def ran(run: Calls, node: cst.Call) -> Value:
@@ -20,7 +23,34 @@ def ran(run: Calls, node: cst.Call) -> Value:
     What is fetched was built of placeholders and of pipelines, which stand for an iteration's samples.
     """
     wanted = fetched(node)
+    if (held := kept(run, node)) is not None:
+        return held
     return _of(run, node, wanted, run.eval(wanted)) if wanted is not None else ANY
+
+
+def streaming(run: Calls, node: cst.Call, name: str) -> Value:
+    """Return the value and the update of a metric that keeps sums in variables of its own: ``tf.metrics.accuracy``."""
+    made = run.new("foreign", node, name=name)
+    run.write((made, CONTENT), Value(zero=True))
+    return Value(items=(Value(refs=frozenset([made])), Value(refs=frozenset([made]), name=_UPDATE)))
+
+
+def kept(run: Calls, node: cst.Call) -> Value | None:
+    """Return what a run fetches that sets streaming metrics back, or is the value of one; None of any other."""
+    wanted = fetched(node)
+    value = run.eval(wanted) if wanted is not None else ANY
+    refs = [r for r in value.refs if isinstance(r, Obj)]
+    if any(r.name.endswith(_SETS_BACK) for r in refs):
+        for at in [at for at in run.state or {} if isinstance(at[0], Obj) and _streams(at[0]) and at[1] == CONTENT]:
+            run.write(at, Value(zero=True))
+        return ANY
+    if refs and all(map(_streams, refs)) and value.name != _UPDATE:
+        return Value(run.content(value), scalar=True)
+    return None
+
+
+def _streams(ref: Obj) -> bool:
+    return ref.name.startswith("tensorflow.metrics.")
 
 
 def _of(run: Calls, node: cst.Call, wanted: cst.BaseExpression, value: Value) -> Value:
@@ -44,6 +74,13 @@ def _of(run: Calls, node: cst.Call, wanted: cst.BaseExpression, value: Value) ->
 
 def _number(run: Calls, wanted: cst.BaseExpression, value: Value) -> Value:
     place = run.content(value)
+    streams = [r for r in value.refs if isinstance(r, Obj) and _streams(r)]
+    if streams and value.name == _UPDATE and run.loop is not None:
+        place = unknown(wanted, "it keeps sums over this rank's samples in variables of its own")
+        for ref in streams:
+            run.write((ref, CONTENT), Value(place))
+    if streams:
+        return Value(place, scalar=True)
     local = place.kind is Kind.ENTRY or run.shards.local(wanted)
     scalar = value.scalar or run.shards.number(wanted) or None
     return Value((place if place.kind is Kind.ENTRY else ENTRY) if local else SAME, scalar=scalar)

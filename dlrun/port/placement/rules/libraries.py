@@ -21,6 +21,7 @@ FUNCTIONS: dict[str, Row] = {
     "mlflow.log_metrics": Row.SHOWS,
     "neptune.log_metric": Row.SHOWS,
     "joblib.dump": Row.SHOWS,
+    "tensorflow.train.Checkpoint": Row.HOLDS,
     "torchvision.utils.save_image": Row.NOTHING,
 }
 METHODS: dict[str, Row] = {

@@ -54,4 +54,5 @@ class Row(Enum):
     PARTIAL = "a function with arguments given early"
     REPLACE = "its object, or argument, made anew with other values of some fields"
     AS_DICT = "the fields of its object, or argument, in a dict"
+    HOLDS = "an object that has what it is given by keyword as attributes"
     STATE = "a metric object of a library that keeps sums of what it is given"

@@ -1,0 +1,50 @@
+"""Counts that TensorFlow and Keras keep, in variables, checkpoints, optimizers and callbacks; a rate of 0."""
+
+# ruff: noqa
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+keras.utils.set_random_seed(0)
+x = np.random.randn(96, 4).astype("float32")
+y = np.random.randint(0, 3, 96)
+ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).batch(8)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
+opt = keras.optimizers.SGD(0.0)
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+done = tf.Variable(1)
+checkpoint = tf.train.Checkpoint(step=tf.Variable(1), opt=opt, net=model)
+manager = tf.train.CheckpointManager(checkpoint, "kept", max_to_keep=3)
+for epoch in range(2):
+    for bx, by in ds:
+        with tf.GradientTape() as tape:
+            loss = loss_of(by, model(bx, training=True))
+        opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        checkpoint.step.assign_add(1)
+        done.assign_add(1)
+        if int(checkpoint.step) % 6 == 0:
+            print("saved", int(checkpoint.step), manager.save())
+        if done % 12 == 0:
+            print("done", int(done), done.numpy())
+    print("updates", int(opt.iterations), opt.iterations.numpy())
+
+
+class Count(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen += 1
+
+
+class Told(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        print("told", self.params["steps"], self.params["epochs"], int(self.model.optimizer.iterations))
+
+
+count = Count()
+model.compile(keras.optimizers.SGD(0.0), loss_of)
+model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[count, Told()])
+print("behind", count.seen, int(model.optimizer.iterations))
