@@ -194,7 +194,9 @@ def test_running_statistics_are_averaged_where_all_ranks_come_to_evaluate():
     )
     copied = port(NORMED.replace("for epoch", f"import copy\n{copy}for epoch")).text
     assert copied.count("# BatchNorm's statistics") == 1
-    never = port(NORMED.replace("model.eval()", "pass"))
+    saved = port(NORMED.replace("model.eval()", "pass"))
+    assert "    dl.average(model)  # BatchNorm's statistics: of all ranks' samples\n    dl.save(" in saved.text
+    never = port(NORMED.replace("model.eval()", "pass").replace('torch.save(model.state_dict(), "model.pt")', "pass"))
     assert "each rank's BatchNorm keeps statistics of its own samples" in never.report()
 
 
