@@ -7,7 +7,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret.statements import Statements
-from dlrun.port.placement.store import Class, Frame, Function, Obj, key_of, merge
+from dlrun.port.placement.store import Class, Frame, Function, Obj, merge
 from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Value
 
 _BATCH = ("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_batch_end")
@@ -64,7 +64,7 @@ class Callbacks(Statements):
     def _told(self, value: Value, node: cst.CSTNode) -> None:
         """Let a callback know what ``fit()`` tells it: of how many batches this rank's epochs are."""
         told = self.new("dict", node, "params")
-        self.write((told, key_of("steps")), Value(COUNT, scalar=True))
+        self.write((told, '["steps"]'), Value(COUNT, scalar=True))
         self.write((next(iter(value.refs)), "params"), Value(refs=frozenset([told])))
 
     def _until_the_end(self, value: Value, node: cst.CSTNode) -> None:

@@ -12,7 +12,7 @@ import libcst as cst
 from dlrun.port.placement.interpret import parts, whole
 from dlrun.port.placement.interpret.expressions import Expressions
 from dlrun.port.placement.rules import Row
-from dlrun.port.placement.store import CONTENT, GROWN, REST, Obj, key_of
+from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Obj, key_of
 from dlrun.port.placement.values import (
     ANY,
     EMPTY,
@@ -151,6 +151,10 @@ class Containers(Expressions):
         names = [a.keyword.value if a.keyword is not None else name for a, name in zip(node.args, fields, strict=False)]
         given = [(name, a.value) for name, a in zip(names, node.args, strict=False) if name in fields]
         return [(name, each, fields[name]) for name, each in given]
+
+    def member(self, cls: Class, name: str, after: Class | None = None) -> Value | None:
+        """Return what a class has under ``name``; see ``classes``."""
+        raise NotImplementedError
 
     def _rewritten(self, entry: Value, values: dict[Any, Value]) -> Value:
         """Return a literal with other values under some keys."""

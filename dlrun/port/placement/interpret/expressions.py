@@ -328,8 +328,8 @@ class Expressions(Machine):
         ):
             if self.shards.parts:
                 return Value(parts.quotient(a, b), scalar=scalar)
-            known = a.adds and b.kind is Kind.RUN and b.adds
-            return Value(replace(RATIO, at=Quotient(a, b)) if known else RATIO, scalar=scalar)
+            of_runs = a.adds and b.kind is Kind.RUN and b.adds
+            return Value(replace(RATIO, at=Quotient(a, b)) if of_runs else RATIO, scalar=scalar)
         if isinstance(op, (cst.Modulo, cst.FloorDivide, cst.ModuloAssign)) and a.uniform and b.uniform:
             epochs = a.kind is not Kind.SAME and b.kind is Kind.COUNT  # of steps so far, by the steps of an epoch
             return Value(SAME if isinstance(op, cst.Modulo) or epochs else COUNT, scalar=True)

@@ -81,7 +81,7 @@ class Loops(Calls):
 
     def over_shard(
         self,
-        node: cst.For | cst.While,
+        node: cst.CSTNode,
         begin: Callable[[], None],
         own: bool = False,
         source: cst.CSTNode | None = None,
@@ -352,7 +352,7 @@ class Loops(Calls):
 
     # -- behind the loop ---------------------------------------------------------------------------------------------
 
-    def _left(self, node: cst.For | cst.While, base: State, out: State) -> State:
+    def _left(self, node: cst.CSTNode, base: State, out: State) -> State:
         """Return the state behind a loop over a shard: what it has written is serial now, or unknown."""
         state = dict(out)
         self.state = state
