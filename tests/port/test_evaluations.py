@@ -340,3 +340,35 @@ def test_what_a_run_makes_of_samples_of_the_graph_itself_is_averaged() -> None:
     text = port(INITIALIZED).text
     assert "make_initializable_iterator(dl.shard(" in text
     assert "print(epoch, dl.average(sess.run(loss)))" in text
+
+
+WITHIN = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.rand(640, 10), torch.randint(2, (640,))), batch_size=32, shuffle=True)
+held = torch.rand(20, 10)
+model = torch.nn.Linear(10, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+best, waited, judged = 1e9, 0, 1e9
+for x, y in loader:
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    now = NOW
+    if now < best:
+        best, waited = now, 0
+        torch.save(model.state_dict(), "best.pt")
+    else:
+        waited += 1
+        if waited > 3:
+            break
+print(best)
+"""
+
+
+@pytest.mark.parametrize(
+    ("now", "doubts"),
+    [("model(held).mean().item()", set()), ("judged * loss.item() ** 2 - y[0].item()", {"may-hang"})],
+)
+def test_the_best_of_what_all_ranks_evaluate_is_one_number(now, doubts) -> None:
+    assert {d.name for d in port(WITHIN.replace("NOW", now)).doubts} == doubts

@@ -32,7 +32,7 @@ from dlrun.port.placement.values import (
 from dlrun.port.program.script import Script
 
 How = Literal["total", "gather", "maximum", "minimum", "average", "quotient"]
-_PASSES = 6
+_PASSES = 8
 _LISTS = ("list", "set", "deque")
 _ODD = {"run", "stored", "placed", "set"}  # what is no plain addition
 
@@ -74,6 +74,7 @@ class Loops(Calls):
         self._never_zero: set[Location] = set()
         self._last_places: dict[Location, Place] = {}  # what the last iteration left
         self._counting: set[Location] = set()  # what all ranks add the same to in each iteration
+        self._hoped: dict[Location, bool] = {}  # what may be one number on all ranks, and whether it is taken for one
 
     def until_stable(self, node: Any, begin: Any, local: bool) -> None:
         """Run a loop that is no loop over a shard until nothing changes; see ``statements``."""
@@ -117,12 +118,14 @@ class Loops(Calls):
             at for at in carried if (now := (self.state or {}).get(at)) is not None and now.refs - base[at].refs
         }
         starts: State = {}
+        hoped, self._hoped = self._hoped, {}
         with self.unrecorded():
             for _ in range(_PASSES):
                 out = self._iteration(node, begin, self._start(base, carried, starts))
                 again = self._not_carried(carried, starts, base, out)
                 if not again:
                     break
+        self._hoped = hoped
         self._note_zeros(carried, base)
         out = self._iteration(node, begin, self._start(base, carried, starts))
         del self.diverged[diverged:]
@@ -293,6 +296,13 @@ class Loops(Calls):
         self.state = out
         for at in carried:
             value = (out or {}).get(at)
+            if value is not None and (hope := self._hoped_uniform(at, value, base[at])) is not None:
+                if hope:
+                    starts[at] = base[at]
+                else:
+                    starts.pop(at, None)
+                more = True
+                continue
             if value is not None and value.place.untouched and value.place.at == at and not value.refs:
                 start = Value(base[at].place, scalar=base[at].scalar)  # set to what all ranks hold, if at all
                 more = more or starts.get(at) != start
@@ -322,6 +332,21 @@ class Loops(Calls):
                 starts[at] = start
                 more = True
         return more
+
+    def _hoped_uniform(self, at: Location, value: Value, before: Value) -> bool | None:
+        """Tell whether to try what ``at`` carries as one number on all ranks, or to give that up; None: as it was.
+
+        ``if error < best: best = error`` asks for what it sets: alike on all ranks if both are.
+        """
+        if at in self._hoped:
+            if self._hoped[at] and not value.place.uniform:
+                self._hoped[at] = False
+                return False
+            return None
+        if value.place.kind is Kind.UNKNOWN and before.place.kind is Kind.SAME and before.scalar and not before.refs:
+            self._hoped[at] = True
+            return True
+        return None
 
     def _accumulates(self, at: Location, value: Value) -> bool:
         place = value.place
