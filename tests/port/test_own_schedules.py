@@ -278,7 +278,7 @@ model.fit(x, y, callbacks=[Finder(1.1)])
     [
         ("self.seen >= most", "self.seen >= dl.steps(most)"),
         ("900 == int(self.model.optimizer.iterations)", "dl.steps(900) == int(self.model.optimizer.iterations)"),
-        ("logs['loss'] < 900", "logs['loss'] < 900"),
+        ("logs['loss'] < 900", "dl.average(logs['loss']) < 900"),
     ],
 )
 def test_a_callback_that_ends_the_training_after_a_count_of_batches_does_so_after_as_many_samples(test, written):
