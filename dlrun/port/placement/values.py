@@ -173,7 +173,9 @@ def join_places(a: Place, b: Place) -> Place:
 def join(a: Value | None, b: Value | None) -> Value:
     """Return what holds of a value that is ``a`` or ``b``."""
     if a is None or b is None or a == b:
-        return b or ANY if a is None or (b is not None and b.unbound) else a
+        if a is None or b is None:
+            return a or b or ANY
+        return replace(a, unbound=True) if b.unbound and not a.unbound else a
     for empty, other in ((a, b), (b, a)):
         if empty.name == "empty" and empty.place.kind is Kind.SAME:
             return replace(other, zero=False, unbound=a.unbound or b.unbound)
