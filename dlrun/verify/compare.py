@@ -68,6 +68,8 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     checks = [start, mean, equal, state, shards]
     rated = rate.learning_rate(serial, sharded)
     length = turns(serial, sharded)
+    if length and length.fault == "too-many-steps" and shards.fault == "unsharded-loader":
+        length = replace(length, fault="", todo=f"see {shards.name}")
     if length and length.fault and rated.fault == "double-scaling":  # a ramp of so few steps is as steep
         rated = replace(rated, fault="", todo=f"see {length.name}")
     checks += [data.global_batch(serial, sharded), rated]
