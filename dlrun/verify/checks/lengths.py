@@ -128,7 +128,8 @@ def _shape(one: Sequence[float], other: Sequence[float], n: int, promised: float
     low = min(one[peak:], default=0.0)
     end = next((k for k, rate in enumerate(one) if k >= peak and rate <= low + LOWEST * (top - low)), 0)
     steps = min(end // n, len(other))
-    if steps < 2 * SHORT or not top:
+    unscaled = promised > 1 and math.isclose(max(other, default=0.0), top, rel_tol=1e-6)  # told as what it is
+    if steps < 2 * SHORT or not top or unscaled:
         return 0.0
     due = [promised * sum(one[n * k : n * (k + 1)]) / n for k in range(steps)]
     apart = [rate - other for rate, other in zip(other, due, strict=False)]
