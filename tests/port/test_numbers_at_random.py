@@ -12,7 +12,7 @@ import re
 import pytest
 from numbers_at_random import snippet
 from running import started
-from test_rules import PRELUDE, alike
+from test_rules import EVALUATE, PRELUDE, TRAIN, alike
 
 from dlrun.port import Options, port
 
@@ -31,26 +31,6 @@ class Meter:
         return self.sum / max(self.count, 1)
     def __repr__(self):
         return "%.4f" % self.avg
-"""
-TRAIN = """
-{before}
-for x, y in LOADER:
-    out = model(x)
-    loss = F.cross_entropy(out, y)
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
-    v, k, t, a = loss.item(), (out.argmax(1) == y).sum().item(), out.detach().mean(0), out.detach().mean(0).numpy()
-    {body}
-"""
-EVALUATE = """
-model.eval()
-{before}
-with torch.no_grad():
-    for x, y in LOADER:
-        out = model(x)
-        v, k, t, a = F.cross_entropy(out, y).item(), (out.argmax(1) == y).sum().item(), out.mean(0), out.mean(0).numpy()
-        {body}
 """
 
 

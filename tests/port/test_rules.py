@@ -23,7 +23,7 @@ WITHOUT_NUMBERS = {
     Row.CLOCK: "test_own_numbers.py",
     Row.CHANCE: "test_own_numbers.py",
     Row.NOTHING: "it keeps nothing",
-    Row.TAKE: "test_shown.py",
+    Row.TAKE: "test_windows.py",
     Row.HOLDS: "numbers_of_counts_tensorflow.py",
     Row.STATE: "placement/metric_objects.py, test_keras_on_ranks.py",
 }

@@ -867,3 +867,40 @@ def test_fields_of_a_meter_that_a_template_reads_inside_the_loop_are_told() -> N
 def test_samples_before_a_batch_and_those_of_it_are_all_ranks() -> None:
     done = port(METERS.replace("SHOW", 'print(f"{i * 8 + len(x)} of 96")'))
     assert "{dl.serial_steps(i * 8 + len(x))} of 96" in done.text
+
+
+SOME = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, shuffle=True)
+hard, text = [], ""
+for x, y in loader:
+    loss = (model(x) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    if loss.item() > 1:
+        hard.append(loss.item())
+    text += f"{loss.item():.2f} "
+print(SHOWN)
+"""
+
+
+@pytest.mark.parametrize("shown", ["sum(hard) / len(hard)", "len(hard)", "max(hard)", "sorted(hard)[:3]"])
+def test_what_only_some_iterations_add_to_a_list_is_that_of_all_ranks(shown):
+    ported = port(SOME.replace("SHOWN", shown))
+    assert "hard = dl.gather(hard, over=loader)  # all ranks' entries\n" in ported.text
+    assert not ported.doubts
+
+
+@pytest.mark.parametrize("shown", ["hard[-1]", "hard", "f'{hard[:3]}'", "list(enumerate(hard))", "np.argmax(hard)"])
+def test_the_order_in_which_only_some_iterations_add_to_a_list_is_told_where_it_is_read(shown):
+    doubts = port("import numpy as np" + SOME.replace("SHOWN", shown)).doubts
+    assert [d.name for d in doubts] == ["unknown-placement"] and ": of all ranks: only some iterations" in doubts[0].why
+
+
+def test_a_text_that_grows_with_each_iteration_is_told():
+    doubts = port(SOME.replace("SHOWN", "text")).doubts
+    assert [d.name for d in doubts] == ["unknown-placement"] and "the text of its own iterations" in doubts[0].why

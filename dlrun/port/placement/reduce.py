@@ -124,7 +124,7 @@ class Reductions:
                     since=name,
                     owner=line.exits[0].owner,
                     over=over if shared or line.how == "gather" else "",
-                    why=_WHY[line.how],
+                    why=_WHY[line.how] if all(e.in_order for e in line.exits) else "all ranks' entries",
                 )
                 for ordered in (e.path.text for e in line.exits if e.ordered):
                     reduced += statements("sorted", of=ordered)

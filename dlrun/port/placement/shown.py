@@ -398,7 +398,8 @@ class Shown:
             if last
             else "how the ranks' values make the serial one is not known"
         )
-        yield Doubt(node, f"{text}: rank 0's own: {because}", "medium", name="unknown-placement")
+        whose = "of all ranks" if "some" in place.adds else "rank 0's own"
+        yield Doubt(node, f"{text}: {whose}: {because}", "medium", name="unknown-placement")
 
     def _kept(self, sink: Sink) -> Iterator[Doubt]:
         if sink.call.func not in self.doubted:

@@ -472,12 +472,12 @@ class Expressions(Machine):
         for ref in value.refs:
             held = (self.state or {}).get((ref, GROWN)) if isinstance(ref, Obj) else None
             if held is not None and held.place.kind is Kind.SAME and "some" in held.place.adds:
-                text = "some iterations add to it and others do not: in which order they came is not known"
+                text = "only some iterations add to it, and in which order those of all ranks came is not known"
                 if held.place.at is not None:
                     found = whole.left(Value(), held.place.at, text)
                     self.used.update(found.pending if self.recording else ())
                     return found
-                return Value(unknown(node, text))
+                return Value(replace(unknown(node, text), adds=frozenset({"some"})))
         return value
 
     def _repeated(self, value: Value, node: cst.CSTNode) -> Value:

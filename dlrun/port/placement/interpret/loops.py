@@ -51,6 +51,7 @@ class Exit:
     shared: bool = False  # whether others hold the same object
     ordered: bool = False  # whether a list keeps its entries sorted, or in a heap
     of: tuple[str, str] = ("", "")  # what a quotient is computed of anew
+    in_order: bool = True  # whether a list's entries come in the serial order
     at: Any = field(default=None, compare=False)  # the location
 
 
@@ -384,7 +385,7 @@ class Loops(Calls):
         touched = [at for at in out if at not in base or out[at] is not base[at]]
         self._last_places = {at: out[at].place for at in touched}
         found = paths(self, self.frame, base)
-        for at in sorted(touched, key=lambda at: self._rank_behind(at, out)):
+        for at in sorted(touched, key=lambda at: self._order_behind(at, out)):
             value, before = out[at], base.get(at)
             now = state[at]
             if (at[1] == GROWN or self._is_field(at)) and now is not value and (now.reduced or now.place.why):
@@ -404,9 +405,10 @@ class Loops(Calls):
     def _is_field(at: Location) -> bool:
         return isinstance(at[0], Obj) and at[0].kind == "instance"
 
-    def _rank_behind(self, at: Location, out: State) -> int:
-        """Return when a location has its turn behind a loop: the names of lists, which reduce their entries; the lists;
-        fields of objects, which a list may hold; last what is computed anew of sums that are reduced."""
+    def _order_behind(self, at: Location, out: State) -> int:
+        """Return when a location is reduced behind a loop: first the names of lists, which reduce their entries; then
+        the lists; fields of objects, which a list may hold; last what is computed anew of sums that are reduced.
+        """
         if out[at].place.kind is Kind.RATIO:
             return 3
         return 1 if at[1] == GROWN else 2 * (self._is_field(at) and out[at].place.kind is Kind.ENTRY)
@@ -578,14 +580,17 @@ class Loops(Calls):
         ordered = "ordered" in place.adds
         if how == "gather" and "joined" in place.adds:
             zero = before is not None and self._is_empty(before)
-        made = Exit(node, options[0], how, zero, kind, inside, bool(value.scalar), shared, ordered, at=at)
+        some = "some" in place.adds and not ordered
+        made = Exit(
+            node, options[0], how, zero, kind, inside, bool(value.scalar), shared, ordered, in_order=not some, at=at
+        )
         self.exits[made] = None
         pending = frozenset([made])
         self._settle(value, pending, frozenset() if inside else value.refs)
         if place.adds == {"placed"}:
             means = unknown(node, "each of its entries is the mean over the ranks of those of one iteration", at)
             return Value(replace(means, adds=frozenset({"means"})), pending=pending, reduced=True)
-        order = Place(at=self.whole, adds=frozenset({"some"})) if "some" in place.adds - {"ordered"} else SAME
+        order = Place(at=self.whole, adds=frozenset({"some"})) if some else SAME
         if not inside and value.refs and how == "gather":
             for ref in value.refs:
                 if isinstance(ref, Obj):
