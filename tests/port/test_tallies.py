@@ -70,7 +70,6 @@ for i, (x, y) in enumerate(loader):
 """
 
 
-@pytest.mark.xfail(strict=True, reason="an evaluation inside the loop that decides is not agreed on: told as may-hang")
 @pytest.mark.parametrize(("zero", "test"), [("count", "count > 2"), ("i_best", "count > 2 and i > 9")])
 def test_a_count_under_a_test_of_averages_is_alike_where_it_is_set_beside_the_best(zero, test) -> None:
     ported = port(LOOP.partition("for epoch")[0] + TOGETHER.format(zero=zero, test=test))
