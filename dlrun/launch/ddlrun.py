@@ -96,7 +96,7 @@ def translate(words: Sequence[str], gpus: int, environ: Mapping[str, str] = os.e
     named = _hosts(said, notes)
     per_node = _count(said, "accelerators") or (mode[0] if mode else 0)
     if mode and _count(said, "accelerators") not in (None, mode[0]):
-        raise DlrunError(f"-mode has {mode[0]} GPUs on a host, and -accelerators {said.options['accelerators']}")
+        raise DlrunError(f"-mode puts {mode[0]} on a host, and -accelerators {said.options['accelerators']}")
     levels = [_count(said, name) for name in ("nodes", "racks", "aisles")]
     machines = len(named) or (prod(mode[1:]) if mode else prod(level or 1 for level in levels))
     for count, source in (
@@ -104,7 +104,7 @@ def translate(words: Sequence[str], gpus: int, environ: Mapping[str, str] = os.e
         (prod(level or 1 for level in levels) if any(levels) else None, "-nodes x -racks x -aisles"),
     ):
         if count is not None and count != machines:
-            raise DlrunError(f"{source} make {count} hosts, and {machines} are named", "name all, or leave it out")
+            raise DlrunError(f"{source} names {count} hosts, and -H {machines}", "name all, or leave it out")
     if any(levels[1:]) or (mode and prod(mode[2:]) > 1):
         notes.append("racks and aisles are not used: dl_comm adds up within a node first, then over the network")
     if not per_node and not any(host.slots for host in named):
@@ -161,12 +161,14 @@ def _ddl_options(said: _Said) -> str:
 
 def _read(words: Sequence[str]) -> _Said:
     said = _Said()
-    left = list(words)
+    left = [word for at, word in enumerate(words) if (at, word) != (0, "--")]
     while left and left[0].startswith("-"):
         word = left.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
         if name in _FLAGS:
             said.flags.add(_FLAGS[name])
+        elif name in ("n", "np"):
+            raise DlrunError(f"ddlrun has no option {word}: it counts hosts", "say -H HOST -accelerators RANKS")
         elif name not in _VALUED:
             raise DlrunError(
                 f"ddlrun has no option {word}",

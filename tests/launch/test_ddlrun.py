@@ -37,6 +37,11 @@ def test_each_line_has_its_translation(line, ours):
     assert spelled(line) == ours
 
 
+def test_a_dash_pair_before_the_line_is_passed_over():
+    line = ["-no_ddloptions", "-H", "n1", "t.py"]
+    assert translate(["--", *line], 4, {}) == translate(line, 4, {})
+
+
 def test_the_mode_inside_ddlarg_counts_and_the_rest_of_it_is_told():
     words, notes = translate(["-ddlarg", "-mode r:4x2 -dump_iter 100", "t.py"], 1)
     assert words == ["-n", "8", "--per-node", "4", "--env", "DDL_OPTIONS=-mode r:4x2 -dump_iter 100", "t.py"]
@@ -106,10 +111,11 @@ def test_ddl_options_are_set_from_the_mode_unless_the_line_forbids_it():
 @pytest.mark.parametrize(
     ("line", "what"),
     [
+        ("-np 2 t.py", "ddlrun has no option -np: it counts hosts"),
         ("-foo 1 t.py", "ddlrun has no option -foo"),
-        ("-H n1,n2 -nodes 3 t.py", "-nodes x -racks x -aisles make 3 hosts, and 2 are named"),
-        ("-H n1,n2 -mode p:4x3 t.py", "-mode make 3 hosts, and 2 are named"),
-        ("-mode p:4x2 -accelerators 6 t.py", "-mode has 4 GPUs on a host, and -accelerators 6"),
+        ("-H n1,n2 -nodes 3 t.py", "-nodes x -racks x -aisles names 3 hosts, and -H 2"),
+        ("-H n1,n2 -mode p:4x3 t.py", "-mode names 3 hosts, and -H 2"),
+        ("-mode p:4x2 -accelerators 6 t.py", "-mode puts 4 on a host, and -accelerators 6"),
         ("-mode 4x2 t.py", "-mode 4x2 is no mode"),
         ("-accelerators x t.py", "-accelerators x is no number of them"),
         ("-H n1 -hostfile f t.py", "-host and -hostfile are both given"),
