@@ -26,6 +26,16 @@ def set_weight(weight: Any) -> None:
     _weight = weight
 
 
+def current_weight() -> Any:
+    """Return what gradients count now; None: once."""
+    return _weight
+
+
+def weight_of_gradients() -> float:
+    """Return how often this rank's gradients count now: 1 but for batches that the ranks do not divide."""
+    return _weight if isinstance(_weight, float) else 1.0
+
+
 def weighed(grads: list[Any], times: Callable[[Any, Any], Any] = lambda grad, weight: grad * weight) -> list[Any]:
     """Return the gradients times the weight of the samples that they are of; ``None`` stays ``None``."""
     if _weight is None or (isinstance(_weight, float) and _weight == 1.0):

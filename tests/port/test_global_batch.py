@@ -40,7 +40,6 @@ def test_rate_and_steps_stay_and_the_loader_divides_its_batches():
 @pytest.mark.parametrize(
     ("old", "new", "doubt"),
     [
-        (".pow(2).mean()", ".pow(2).sum()", "multiply the loss by dl.get_nranks()"),
         ("    opt.step()", "    noise = torch.zeros(batch_size)\n    opt.step()", "batch_size is the global batch"),
         ("torch.nn.Linear(2, 1)", "torch.nn.BatchNorm1d(2)", "dl.sync_batchnorm(model)"),
     ],
@@ -51,10 +50,21 @@ def test_what_depends_on_the_batch_is_doubted(old, new, doubt):
     assert doubt not in port(LOOP, GLOBAL).report()
 
 
-def test_a_loss_that_is_a_sum_where_it_evaluates_is_not_doubted():
+def test_a_loss_that_is_a_sum_is_that_over_the_batch_where_it_trains():
     score = "error = torch.nn.functional.mse_loss(model(x), y, reduction='sum').item()\n"
-    assert "multiply the loss" not in port(f"{LOOP}with torch.no_grad():\n    {score}", GLOBAL).report()
-    assert "multiply the loss" in port(LOOP + score, GLOBAL).report()
+    ported = port(LOOP.replace(".pow(2).mean()", ".pow(2).sum()") + score, GLOBAL)
+    assert "loss = dl.partial_sum((model(x) - y).pow(2).sum())" in ported.text
+    assert ported.text.count("partial_sum") == 1 and not ported.doubts
+
+
+def test_a_penalty_beside_a_sum_counts_once():
+    text = port(LOOP.replace(".pow(2).mean()", ".pow(2).sum() + 0.1 * model.weight.norm()"), GLOBAL).text
+    assert "loss = dl.partial_sum((model(x) - y).pow(2).sum()) + 0.1 * model.weight.norm()" in text
+    apart = LOOP.replace("loss = (model(x) - y).pow(2).mean()", "loss = of(x, y)").replace(
+        "for x, y", "def of(x, y):\n    return (model(x) - y).pow(2).sum() + model.weight.norm()\n\n\nfor x, y"
+    )
+    doubted = port(apart + "print(of(x, y).item())\n", GLOBAL)
+    assert "partial_sum(" not in doubted.text and "is 1/n of the serial one" in doubted.report()
 
 
 def test_batches_that_are_no_loaders_are_refused():
@@ -132,13 +142,17 @@ def test_n_ranks_leave_the_serial_parameters_to_rounding(ranks, serial, tmp_path
     assert [line for line in shown.splitlines() if "epoch" in line] == [s for s in said.splitlines() if "epoch" in s]
 
 
-def test_a_batch_that_the_ranks_do_not_divide_says_which_numbers_would(serial, tmp_path):
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_batch_that_the_ranks_do_not_divide_leaves_the_serial_parameters(serial, tmp_path, ranks):
     script, _, _ = serial
-    port_tree(script, tmp_path / "out", GLOBAL)
-    data = tmp_path / "out" / "lab" / "data" / "digits.py"
-    data.write_text(data.read_text().replace("train, batch_size, shuffle", "train, 63, shuffle"))
-    with pytest.raises(AssertionError, match="a global batch of 63 cannot be divided among 2 ranks"):
-        ran(tmp_path / "out" / "train.py", tmp_path / "run", 2)
+    for folder in ("one", "many"):
+        port_tree(script, tmp_path / folder, GLOBAL)
+        data = tmp_path / folder / "lab" / "data" / "digits.py"
+        data.write_text(data.read_text().replace("train, batch_size, shuffle", "train, 61, shuffle"))
+    _, alone = ran(tmp_path / "one" / "train.py", tmp_path / "alone")
+    _, shared = ran(tmp_path / "many" / "train.py", tmp_path / "run", ranks)
+    for name, value in alone.items():
+        torch.testing.assert_close(shared[name], value, rtol=1e-4, atol=1e-6)
 
 
 ALL = """import torch

@@ -103,7 +103,7 @@ def average_gradients(grads: list[Any]) -> list[Any]:
         from dl_comm.torch.averaging import gradients
 
         # Each gradient may be its parameter's own .grad: the mean goes into a copy of it that nobody else holds.
-        means = [None if g is None else g.detach().clone() for g in weighed(grads)]
+        means = [None if g is None else g.detach().clone() for g in grads]
         if any(m is not None for m in means):
             gradients({f"gradient {i} of {len(means)}": m for i, m in enumerate(means) if m is not None})
         return means

@@ -20,6 +20,7 @@ class Layout:
     serial script has, ``mine`` how many this rank has, with those that pad its share; None: not known. ``run`` of a
     rank's entries follow each other in the serial order, too. ``batch`` is the size of the serial batches, if known;
     ``sizes`` are those of this rank's whole batches, where it has seen them; ``unpadded``: none of them is there twice.
+    ``block``: after so many serial entries rank 0 begins anew, as n does not divide them.
     """
 
     unit: str
@@ -29,6 +30,7 @@ class Layout:
     batch: int | None = None
     sizes: tuple[int, ...] | None = None
     unpadded: bool = False
+    block: int | None = None
 
 
 class ShareOfList(list[Any]):
@@ -120,6 +122,9 @@ def runs_in_order(lengths: Sequence[int], layouts: Sequence[Layout | None]) -> t
     if each == 0:
         return ones, None
     limit = None if first.serial is None else first.serial * each
+    if first.block:
+        n = len(lengths)
+        return [_of_blocks(length // each, each, first.block, rank, n) for rank, length in enumerate(lengths)], limit
     return [_chunks(length, each * first.run) for length in lengths], limit
 
 
@@ -163,6 +168,16 @@ def _of_batches(lengths: Sequence[int], units: Sequence[int | None], serial: int
     runs = [np.full(unit, size, dtype=np.int64) for unit in mine]
     runs[last][-1] = rest
     return runs, size * (serial - 1) + rest
+
+
+def _of_blocks(entries: int, each: int, block: int, rank: int, n: int) -> Any:
+    """Return the runs of a rank's entries, which alternate with the others' within each block; 0: it has none."""
+    places = np.arange(entries)
+    mine = block // n + (rank < block % n)
+    rounds = places // mine * -(-block // n) + places % mine
+    runs = np.zeros(rounds[-1] + 1 if entries else 0, dtype=np.int64)
+    runs[rounds] = each
+    return runs
 
 
 def _chunks(length: int, run: int) -> Any:

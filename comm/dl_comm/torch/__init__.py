@@ -36,7 +36,6 @@ from dl_comm.reduction.layout import finders as _finders
 from dl_comm.reduction.layout import is_shard
 from dl_comm.reduction.since import snapshot
 from dl_comm.shard_iterators import turns
-from dl_comm.shares import partial_sum
 from dl_comm.stopping import should_stop
 from dl_comm.torch.averaging import gradients
 from dl_comm.torch.checkpoint import load, save
@@ -51,6 +50,7 @@ from dl_comm.torch.sharding import shard
 from dl_comm.torch.state import broadcast
 from dl_comm.torch.step_timeline import watch as _watch
 from dl_comm.torch.stretching import stretch
+from dl_comm.torch.uneven import partial_sum
 
 _watch()
 _finders.append(_find)

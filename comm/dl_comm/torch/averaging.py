@@ -13,7 +13,8 @@ from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks
 from dl_comm.torch.memory import DenseMemory, expanded, plain_buffers
 from dl_comm.torch.overlap import finish_overlapped
-from dl_comm.torch.parameters import DENSE, SPARSE, Held, held_by, holds_gradient, kind_of
+from dl_comm.torch.parameters import DENSE, DONE, SPARSE, Held, held_by, holds_gradient, kind_of
+from dl_comm.torch.uneven import weigh
 
 
 @torch.no_grad()
@@ -32,11 +33,15 @@ def gradients(what: Any) -> None:
 
     Raises ``TypeError`` where ``what`` holds no parameters, and ``dl_comm.CommError`` on every rank when the ranks
     bring different parameters, naming the first one that differs.
+
+    Within a loop over a loader of ``shard``, the mean is that over the samples of the global batch, also where a rank
+    has one sample less than another.
     """
     held = held_by(what)
     if get_nranks() == 1:
         return
     known = finish_overlapped(held.tensors)
+    weigh(held.tensors, [id(t) for t in held.tensors if known.get(id(t)) == DONE])
     asked = held.only(lambda t: id(t) not in known) if known else held
     buffers = plain_buffers(asked.tensors) if held.parameters else None
     agreed = _agree_on_kinds(asked, buffers is not None)

@@ -58,7 +58,10 @@ def _of_sampler(sampler: Any) -> Layout | None:
     if isinstance(sampler, ShardedSampler):
         whole = _length(sampler._sampler)
         mine = None if whole is None else len(sampler)
-        return Layout("batches", None if sampler._drop_last else whole, mine, sampler._runs)
+        block, n = sampler._block, sampler._n
+        run = 1 if sampler._strided or not block else block // n
+        uneven = block if sampler._strided and block % n else None
+        return Layout("batches", None if sampler._drop_last else whole, mine, run, block=uneven)
     if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
         return Layout("batches", None if sampler.drop_last else _length(sampler.dataset), len(sampler))
     return None
@@ -72,8 +75,9 @@ def _of_batches(batches: Any) -> Layout | None:
     if mine is not None and batches.drop_last:
         mine -= mine % batches.batch_size
     unit = "entries" if found.unit == "batches" else found.unit
-    batch = batches.batch_size * getattr(batches.sampler, "_divide", 1)
-    return Layout(unit, None if batches.drop_last else found.serial, mine, found.run, batch)
+    sampler: Any = batches.sampler
+    batch = sampler._block if getattr(sampler, "_strided", False) else batches.batch_size
+    return Layout(unit, None if batches.drop_last else found.serial, mine, found.run, batch, block=found.block)
 
 
 def _of_data(data: Any, seen: frozenset[int] = frozenset()) -> Layout | None:

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from dl_comm import CommError, _core, settings
+from dl_comm.parts import weight_of_gradients
 from dl_comm.ranks import get_nranks
 from dl_comm.torch import gpu
 from dl_comm.torch.buckets import Bucket, Slot
@@ -75,6 +76,8 @@ class Overlap:
             slot.view.zero_()
         else:
             slot.view.copy_(grad.detach())
+            if (weight := weight_of_gradients()) != 1.0:
+                slot.view.zero_() if weight == 0.0 else slot.view.mul_(weight)
             slot.copied = (grad, grad._version)
 
     def _start(self, complete: bool) -> None:

@@ -22,6 +22,7 @@ from dl_comm.shard_iterators import shard_calls, without_restart
 from dl_comm.shares import check_side_by_side
 from dl_comm.torch.arrays import Share, check_equal_lengths, shard_sequence
 from dl_comm.torch.shard_iterators import ShardedIterator, ShardedStream
+from dl_comm.torch.uneven import Blocks, share_of, weighing
 from dl_comm.torch.whole_batches import SampledBatches, order_of_rank0, share_whole
 from dl_comm.whole_batches import WholeBatches, check_whole
 
@@ -47,15 +48,16 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
     ``batch`` says what a loader's batch size stands for. ``"local"``: for what each rank takes at a step, so that the
     global batch is n times as large. ``"global"``: for what all ranks take together, so that each takes B/n and the
     k-th batch of the n ranks is the serial run's k-th batch, as many of them as there, for an unchanged learning rate.
-    A last batch, or one of all samples, that n does not divide is padded.
+    Where n does not divide B, or a last batch, the first ranks have one sample more, and ``gradients`` counts each
+    rank's by its samples. Where a last batch has fewer samples than there are ranks, those without one work on another
+    rank's, which counts for no gradient; rank 0 warns that sums of the script's own count it.
 
     *A DataLoader* becomes a loader with the same local batch size, so that the global batch is n times as large.
     Whatever it was given stays: sampler or batch sampler, workers, collate function, pinning, generator. At each
     ``iter()`` every rank draws the order from its own copy of the sampler, as the serial script does, and all use the
-    order that rank 0 drew; rank r takes every n-th entry from the r-th. So the k-th global batch of n ranks with
-    batch size B/n is the serial run's k-th batch of size B. Orders that n does not divide are padded from their
-    beginning (each rank must do the same number of steps), or cut with ``drop_last``. ``len()`` counts this rank's
-    batches, ``loader.dataset`` is the whole data set. A batch sampler of the user's own is shared batch by batch, and
+    order that rank 0 drew. So the k-th global batch of n ranks with batch size B/n is the serial run's k-th batch of
+    size B. No sample is there twice; ``drop_last`` leaves out global batches that are shorter. ``len()`` counts this
+    rank's batches, as many on all ranks; ``loader.dataset`` is the whole data set. A batch sampler of the user's own is shared batch by batch, and
     so is, where the local batch stays, the order of a sampler of their own: it may put samples side by side that belong
     into one batch. A loader that already has a ``DistributedSampler`` over several replicas is returned as it is.
 
@@ -77,8 +79,8 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
     result.
 
     What ``shard`` returned for a loader or data set is not divided a second time. Raises ``TypeError`` for anything
-    else, ``dl_comm.CommError`` on every rank when the ranks' data differ in length or are fewer than the ranks, or when
-    n does not divide a ``"global"`` batch size.
+    else, ``dl_comm.CommError`` on every rank when the ranks' data differ in length or are fewer than the ranks, when a
+    ``"global"`` batch has fewer samples than there are ranks, or n does not divide that of a stream.
     """
     if batch not in ("local", "global"):
         raise ValueError(f"shard() got batch={batch!r}; it is 'local' or 'global'")
@@ -140,11 +142,13 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
         seed = shifted_seed(torch.get_rng_state().numpy().tobytes(), n)
         changes["generator"].manual_seed(int(_core.broadcast_bytes(str(seed).encode(), 0)))
         if divide > 1:
-            size = _local_batch(loader.batch_size, divide)
+            size = _even_batch(loader.batch_size, divide)
             changes |= {"batch_size": size, "batch_sampler": BatchSampler(loader.sampler, size, loader.drop_last)}
     else:
         check_equal_lengths(loader.dataset)
         changes |= _sharded_samplers(loader, rank, n, divide)
+        if isinstance(changes.get("sampler"), ShardedSampler) and "batch_sampler" in changes:
+            sharded.__class__ = weighing(type(loader))
         if loader.generator is not None and rank > 0:
             # The seeds of the workers come from it: other ranks' workers shall augment differently.
             changes["generator"] = torch.Generator()
@@ -154,45 +158,44 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
     return sharded
 
 
-def _local_batch(size: int | None, divide: int) -> int:
-    """Return a rank's batch size: ``size`` divided by ``divide``, which must go into it."""
+def _even_batch(size: int | None, n: int) -> int:
+    """Return a rank's batch size where its data are a stream, which is sharded sample by sample."""
+    if _check_divisible(size, n) % n:
+        raise CommError(
+            f"shard(batch='global'): a global batch of {size} of a stream cannot be divided among {n} ranks",
+            f"Choose a batch size that is a multiple of {n}, or a number of ranks that divides {size}.",
+        )
+    return size // n
+
+
+def _check_divisible(size: int | None, n: int) -> int:
+    """Return ``size``, that of global batches, where each of n ranks has a part of them."""
     if size is None:
         raise CommError(
             "shard(batch='global') got a DataLoader with batch_size=None: no batches to divide.",
             "Give it a batch_size, or keep the local batch: shard(loader).",
         )
-    if size % divide:
-        fits = [m for m in range(1, min(size, 2 * divide) + 1) if size % m == 0]
+    if size < n:
         raise CommError(
-            f"shard(batch='global'): a global batch of {size} cannot be divided among {divide} ranks",
-            f"Launch {' or '.join(map(str, fits))} ranks, or choose a batch size that is a multiple of {divide}.",
+            f"shard(batch='global'): a global batch of {size} cannot be divided among {n} ranks",
+            f"Launch at most {size} rank{'s' * (size > 1)}, or choose a larger batch size.",
         )
-    return size // divide
+    return size
 
 
 def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int, divide: int) -> dict[str, Any]:
     batches = loader.batch_sampler
     own = batches is not None and type(batches) is not BatchSampler
     drawn: Any = batches if own else loader.sampler
-    if hasattr(drawn, "__len__"):
+    known = hasattr(drawn, "__len__")
+    if known:
         check_enough(len(drawn), n, "batches of its batch sampler" if own else "entries of its sampler")
     if batches is None and divide > 1:
-        _local_batch(None, divide)
+        _check_divisible(None, divide)
     if batches is None:  # no automatic batching: the sampler's entries are the batches
         return {"sampler": ShardedSampler(loader.sampler, rank, n)}
     if type(batches) is BatchSampler:
-        together = divide > 1 and hasattr(drawn, "__len__") and len(drawn) <= batches.batch_size
-        size = -(-len(drawn) // n) if together else _local_batch(batches.batch_size, divide)
-        if batches.drop_last and hasattr(drawn, "__len__") and len(drawn) // n < size <= len(drawn):
-            raise CommError(
-                f"shard: {len(drawn)} entries on {n} ranks make no batch of {size}, and drop_last leaves out what is "
-                "shorter: nothing would be trained on",
-                f"Use at most {len(drawn) // size} ranks, or smaller batches, or drop_last=False.",
-            )
-        sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last, 1 if divide > 1 else size)
-        sampler._divide = divide
-        changes: dict[str, Any] = {"batch_size": size} if divide > 1 and loader.batch_size else {}
-        return {**changes, "sampler": sampler, "batch_sampler": BatchSampler(sampler, size, batches.drop_last)}
+        return _divided(loader, batches, rank, n, divide)
     if divide > 1:
         raise TypeError(
             f"shard(batch='global') got a DataLoader with a {type(batches).__name__} of its own; "
@@ -201,45 +204,83 @@ def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int, divide: int) -
     return {"batch_sampler": ShardedSampler(batches, rank, n)}
 
 
-class ShardedSampler(Sampler[Any]):
-    """Every n-th entry of another sampler's order, the one that rank 0 draws; or every n-th of its ``runs`` of entries.
+def _divided(loader: DataLoader[Any], batches: Any, rank: int, n: int, divide: int) -> dict[str, Any]:
+    """Return what changes of a loader whose batches are cut out of its sampler's order."""
+    entries = len(batches.sampler) if hasattr(batches.sampler, "__len__") else None
+    size = batches.batch_size if divide == 1 else _check_divisible(batches.batch_size, n)
+    if divide > 1 and entries is not None:
+        size = min(size, entries)
+    together = size * n // divide
+    if batches.drop_last and entries is not None and entries < together and entries >= size:
+        raise CommError(
+            f"shard: {entries} entries on {n} ranks make no batch of {size}, and drop_last leaves out what is "
+            "shorter: nothing would be trained on",
+            f"Use at most {entries // size} ranks, or smaller batches, or drop_last=False.",
+        )
+    sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last, together, strided=divide > 1)
+    local = share_of(together, rank, n)
+    changes: dict[str, Any] = {"batch_size": local} if divide > 1 and loader.batch_size else {}
+    return {**changes, "sampler": sampler, "batch_sampler": BatchSampler(sampler, local, batches.drop_last)}
 
-    Iterating is collective. Attributes it lacks are the other sampler's (``set_epoch``, ``weights``, ``batch_size``).
+
+class ShardedSampler(Sampler[Any]):
+    """This rank's part of each ``block`` of another sampler's order, the one that rank 0 draws.
+
+    Parts of a block follow each other, or are ``strided``: every n-th entry. Where n does not divide a block, the first
+    ranks have one more entry. Iterating is collective. Attributes it lacks are the other sampler's (``set_epoch``,
+    ``weights``, ``batch_size``).
     """
 
-    def __init__(self, sampler: Any, rank: int, n: int, drop_last: bool = False, runs: int = 1) -> None:
-        self._sampler, self._rank, self._n, self._drop_last, self._runs = sampler, rank, n, drop_last, runs
-        self._divide = 1  # into how many of the ranks' batches a serial one is divided
+    def __init__(
+        self, sampler: Any, rank: int, n: int, drop_last: bool = False, block: int = 0, strided: bool = False
+    ) -> None:
+        self._sampler, self._rank, self._n, self._drop_last = sampler, rank, n, drop_last
+        self._block, self._strided = block, strided  # no block: entries are whole batches, one for each rank
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._sampler, name)
 
+    def blocks(self) -> Blocks | None:
+        """Return how the order is cut now; None where its length is not known, or its entries are batches."""
+        if not self._block or not hasattr(self._sampler, "__len__"):
+            return None
+        return Blocks(len(self._sampler), self._block, self._rank, self._n, self._drop_last)
+
     def __len__(self) -> int:
+        if (blocks := self.blocks()) is not None:
+            return blocks.mine()
         length = len(self._sampler)
         return length // self._n if self._drop_last else -(-length // self._n)
 
     def __iter__(self) -> Iterator[Any]:
         # Every rank runs its sampler, so that random streams and samplers' own counters advance as in the serial run.
         entries = without_restart(self._sampler)
-        # A block holds a whole order where its length is known, and shows that it ended by being incomplete.
+        # What is drawn at once holds a whole order where its length is known, and shows by being short that it ended.
         known = min(len(self._sampler), _LONGEST) if hasattr(self._sampler, "__len__") else self._n * _BLOCK
-        together = self._n * self._runs
-        block = together * (known // together + 1)
+        together = self._block or self._n
+        drawn = together * (known // together + 1)
         head: list[Any] = []
         while True:
-            order = order_of_rank0(list(islice(entries, block)))
-            ended = len(order) < block
+            order = order_of_rank0(list(islice(entries, drawn)))
+            ended = len(order) < drawn
             head = head or order[: self._n]
-            over = len(order) % self._n
-            if over and self._drop_last:
-                del order[-over:]
-            elif over:
-                order += [head[i % len(head)] for i in range(self._n - over)]
             for at in range(0, len(order), together):
-                mine = min(together, len(order) - at) // self._n
-                first = at + self._rank * mine
-                yield from order[first : first + mine]
+                yield from self._part(order[at : at + together], together, head)
             if ended:
                 return
+
+    def _part(self, block: list[Any], whole: int, head: list[Any]) -> list[Any]:
+        """Return this rank's entries of a block; of the last one it has one of another rank's where it has no other."""
+        if len(block) < whole and self._drop_last:
+            return []
+        if not self._block:
+            block = block + [head[i % len(head)] for i in range(self._n - len(block))]
+        mine = share_of(len(block), self._rank, self._n)
+        if self._strided:
+            part = block[self._rank :: self._n]
+        else:
+            first = self._rank * (len(block) // self._n) + min(self._rank, len(block) % self._n)
+            part = block[first : first + mine]
+        return part or block[-1:]

@@ -250,6 +250,8 @@ def entries_of_a_loader_come_back_in_the_serial_order_and_without_padding():
             serial = DataLoader(_Rows(length), size)
             together = dl.shard(DataLoader(_Rows(length), size * _n), batch="global")
             _gathers_like_one_process(together, DataLoader(_Rows(length), size * _n))
+            uneven = dl.shard(DataLoader(_Rows(length), size * _n + 1), batch="global")
+            _gathers_like_one_process(uneven, DataLoader(_Rows(length), size * _n + 1))
             _gathers_like_one_process(dl.shard(DataLoader(_Rows(length), size)), serial)
             _gathers_like_one_process(DataLoader(dl.shard(_Rows(length)), size), serial)
             shared = dl.shard(_Rows(length).rows)

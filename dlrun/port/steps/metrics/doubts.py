@@ -67,8 +67,8 @@ def _uneven_batches(facts: Facts) -> Iterator[Doubt]:
 
 
 def _sums(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt where a loss is a sum over a global batch: the mean over ranks is 1/n of it."""
-    if facts.full_batch or facts.options.batch == "local":
+    """Yield a doubt where a loss may be a sum over a global batch: the mean over ranks is 1/n of it."""
+    if facts.full_batch or facts.options.batch == "local" or weighted.of_batches(facts).gathered:
         return
     for node in facts.script.nodes:
         sums = (
@@ -84,7 +84,7 @@ def _sums(facts: Facts) -> Iterator[Doubt]:
                 node,
                 "this loss is a sum: the ranks' mean is 1/n of the serial gradient (Adam does not mind)",
                 "high",
-                f"multiply the loss by {facts.alias}.get_nranks()",
+                f"{facts.alias}.partial_sum(loss)",
                 name="loss-scale",
             )
             return
@@ -94,7 +94,7 @@ def _sums(facts: Facts) -> Iterator[Doubt]:
                 call,
                 "if this loss is a sum over the batch, the ranks' mean is 1/n of the serial gradient",
                 "high",
-                f"multiply the loss by {facts.alias}.get_nranks()",
+                f"{facts.alias}.partial_sum(loss)",
                 name="loss-scale",
             )
             return

@@ -20,14 +20,7 @@ _WEIGHTS = {"cross_entropy": 2, "nll_loss": 2, "CrossEntropyLoss": 0, "NLLLoss":
 
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a rank whose batch has less of what counts weighs as much as the others."""
-    losses = [
-        call.func.value
-        for call in facts.script.calls
-        if isinstance(call.func, cst.Attribute)
-        and calls_method(call, "backward")
-        and not without_gradients(facts.script, call)
-    ]
-    reduced = Reductions(facts.kinds, losses, lambda n: _of_batch(facts, n), lambda n: True)
+    reduced = of_batches(facts)
     odd = reduced.odd
     whole = facts.options.batch == "global"
     for node in [*_uneven(facts), *(n for n in odd if _is_ratio(n) or _bounds_sum(n))][:1]:
@@ -37,6 +30,22 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         why = f"a loss of means over the batch that is no mean itself: each rank's is made of {mine}"
         write = "port with --batch local" if whole else "keep each rank's batch as large as the loss needs"
         yield Doubt(node, why, "high" if whole else "low", write)
+
+
+def of_batches(facts: Facts) -> Reductions:
+    """Return what the losses of the training loops do to the samples of a batch."""
+    return Reductions(facts.kinds, losses(facts), lambda n: _of_batch(facts, n), lambda n: True)
+
+
+def losses(facts: Facts) -> list[cst.BaseExpression]:
+    """Return what ``backward`` is called of."""
+    return [
+        call.func.value
+        for call in facts.script.calls
+        if isinstance(call.func, cst.Attribute)
+        and calls_method(call, "backward")
+        and not without_gradients(facts.script, call)
+    ]
 
 
 def over_what_counts(facts: ScriptFacts, node: cst.CSTNode, danger: Danger) -> Doubt:

@@ -15,6 +15,9 @@ from dlrun.port.facts.updates.reductions import Reductions
 from dlrun.port.facts.updates.session import SessionGradients, runs_session
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import dotted, walk
+from dlrun.port.steps.metrics import weighted
+
+_DEPTH = 20
 
 
 def arrays(facts: Facts, feed: Feed) -> Iterator[Edit | Doubt]:
@@ -166,8 +169,88 @@ def judged(facts: Facts, feed: Feed, how: Reductions) -> Iterator[Edit | Doubt]:
 
 def partial_sums(facts: Facts) -> set[cst.CSTNode]:
     """Return the losses, or calls for them, that become n times this rank's sum."""
+    if weighs_batches(facts):
+        return {found.node for found in batch_sums(facts) if isinstance(found, Edit)}
     gathered = {f.gathered for f in facts.feeds if f.gathered is not None}
     return {found.node for how in gathered for found in _sums(facts, how) if isinstance(found, Edit)}
+
+
+def weighs_batches(facts: Facts) -> bool:
+    """Tell whether gradients of PyTorch count by a rank's part of each global batch."""
+    return facts.options.batch == "global" and not facts.full_batch and not hasattr(facts, "style")
+
+
+def batch_sums(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Yield what makes losses that are sums over a rank's part of a global batch stand for those over the batch.
+
+    Before:
+        loss = vae_loss(model(x), x)  # which returns F.binary_cross_entropy(..., reduction="sum") + ...
+
+    After:
+        loss = dl.partial_sum(vae_loss(model(x), x))
+    """
+    how, seen = weighted.of_batches(facts), set[cst.CSTNode]()
+    for loss in weighted.losses(facts):
+        for value in _made_in_training(facts, loss):
+            level = how.of(value)
+            if level.sums and value not in seen:
+                seen.add(value)
+                wholes = [value] if level.kind == "mean" and _is_sum(facts, how, value) else level.sums
+                for whole in dict.fromkeys(wholes):
+                    if whole is value or _trains_only(facts, whole):
+                        yield Edit(
+                            whole,
+                            "a sum over this rank's part of the batch: n times it is, in the mean, the sum over all",
+                            lambda value: expression("torch/partial_sum", {"value": value}, dl=facts.alias),
+                        )
+                    else:
+                        yield _unscaled(facts, whole)
+
+
+def _is_sum(facts: Facts, how: Reductions, node: cst.BaseExpression, depth: int = 0) -> bool:
+    """Tell whether ``node`` is made of sums over the batch alone: a penalty beside them must not count n times."""
+    if depth > _DEPTH:
+        return False
+    inner: list[cst.BaseExpression] = []
+    match node:
+        case _ if node in how.of(node).sums:
+            return True
+        case cst.BinaryOperation(operator=cst.Add() | cst.Subtract()):
+            inner = [node.left, node.right]
+        case cst.BinaryOperation(operator=cst.Multiply() | cst.Divide()):
+            inner = [side for side in (node.left, node.right) if how.of(side).kind == "mean"]
+        case cst.UnaryOperation():
+            inner = [node.expression]
+        case cst.Name():
+            inner = [value for value in _made_in_training(facts, node) if value is not node]
+        case cst.Call():
+            inner = [r for target in facts.flow.targets(node) for r in facts.flow.returns(target)]
+    return bool(inner) and all(_is_sum(facts, how, part, depth + 1) for part in inner)
+
+
+def _unscaled(facts: Facts, total: cst.BaseExpression) -> Doubt:
+    """Return the doubt about a sum beside means, in a function that evaluates, too."""
+    return Doubt(
+        total,
+        "this part of a loss is a sum over the batch: the ranks' mean of it is 1/n of the serial one",
+        "high",
+        f"{facts.alias}.partial_sum(...) of it where it trains, or a mean",
+        name="loss-scale",
+    )
+
+
+def _made_in_training(facts: Facts, loss: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return the expressions that ``loss`` stands for: those that are added up, but for what is made of itself."""
+    bound = facts.script.bindings_of(loss) if isinstance(loss, cst.Name) else []
+    values = []
+    for binding in bound:
+        added = isinstance(binding.node, cst.AugAssign) and isinstance(binding.node.operator, cst.AddAssign)
+        if binding.how != "assign" or binding.path or binding.value is None:
+            return [loss]
+        itself = any(isinstance(n, cst.Name) and n.value == binding.name for n in walk(binding.value))
+        if not itself and (added or not isinstance(binding.node, cst.AugAssign)):
+            values.append(binding.value)
+    return values or [loss]
 
 
 def _sums(facts: Facts, how: Reductions) -> Iterator[Edit | Doubt]:

@@ -73,6 +73,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
         elif feed.how in ("arrays", "array"):
             yield from full.arrays(facts, feed)
+    if full.weighs_batches(facts):
+        yield from full.batch_sums(facts)
     cut = {name for feed in facts.feeds if feed.how == "named" for name in feed.names}
     for loop, _ in facts.counted:
         if isinstance(loop, (cst.For, cst.While)) and any(dotted(n.value) in cut for n in slides(facts.flow, loop)):
