@@ -57,9 +57,10 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
     ``iter()`` every rank draws the order from its own copy of the sampler, as the serial script does, and all use the
     order that rank 0 drew. So the k-th global batch of n ranks with batch size B/n is the serial run's k-th batch of
     size B. No sample is there twice; ``drop_last`` leaves out global batches that are shorter. ``len()`` counts this
-    rank's batches, as many on all ranks; ``loader.dataset`` is the whole data set. A batch sampler of the user's own is shared batch by batch, and
-    so is, where the local batch stays, the order of a sampler of their own: it may put samples side by side that belong
-    into one batch. A loader that already has a ``DistributedSampler`` over several replicas is returned as it is.
+    rank's batches, as many on all ranks; ``loader.dataset`` is the whole data set. A batch sampler of the user's own is
+    shared batch by batch, and so is, where the local batch stays, the order of a sampler of their own: it may put
+    samples side by side that belong into one batch. A loader that already has a ``DistributedSampler`` over several
+    replicas is returned as it is.
 
     *An IterableDataset* (alone or in a loader, with any number of workers) is read by every rank, which keeps every
     n-th sample and pads at the end; so it must yield the same stream on all ranks. What it draws at random all ranks
@@ -148,7 +149,8 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
         check_equal_lengths(loader.dataset)
         changes |= _sharded_samplers(loader, rank, n, divide)
         if isinstance(changes.get("sampler"), ShardedSampler) and "batch_sampler" in changes:
-            sharded.__class__ = weighing(type(loader))
+            kind: Any = type(loader)
+            sharded.__class__ = weighing(kind)
         if loader.generator is not None and rank > 0:
             # The seeds of the workers come from it: other ranks' workers shall augment differently.
             changes["generator"] = torch.Generator()
@@ -160,12 +162,13 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
 
 def _even_batch(size: int | None, n: int) -> int:
     """Return a rank's batch size where its data are a stream, which is sharded sample by sample."""
-    if _check_divisible(size, n) % n:
+    whole = _check_divisible(size, n)
+    if whole % n:
         raise CommError(
             f"shard(batch='global'): a global batch of {size} of a stream cannot be divided among {n} ranks",
             f"Choose a batch size that is a multiple of {n}, or a number of ranks that divides {size}.",
         )
-    return size // n
+    return whole // n
 
 
 def _check_divisible(size: int | None, n: int) -> int:

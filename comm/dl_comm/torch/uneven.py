@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from dl_comm import parts, shares
 from dl_comm.ranks import is_rank0
@@ -63,7 +62,8 @@ class WeighedBatches:
     """The batches of a loader's iterator; while one is worked on, gradients count by ``weights``."""
 
     def __init__(self, batches: Any, weights: list[float]) -> None:
-        self._batches, self._left, self._before = batches, iter(weights), parts.current_weight()
+        self._batches, self._before = batches, parts.current_weight()
+        self._left: Iterator[float] | None = iter(weights)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
@@ -80,7 +80,7 @@ class WeighedBatches:
         except BaseException:
             self._end()
             raise
-        _change(next(self._left, 1.0))
+        _change(1.0 if self._left is None else next(self._left, 1.0))
         return batch
 
     def __del__(self) -> None:
@@ -159,10 +159,10 @@ def partial_sum(value: Any) -> Any:
 
 
 @cache
-def weighing(kind: type[DataLoader[Any]]) -> type[DataLoader[Any]]:
+def weighing(kind: Any) -> Any:
     """Return the class of ``kind``'s loaders whose batches are weighed where the ranks' shares differ."""
 
-    def iterate(self: Any) -> Iterator[Any]:
+    def iterate(self: Any) -> Any:
         batches = kind.__iter__(self)
         blocks = self.batch_sampler.sampler.blocks()
         weights = blocks.weights() if blocks is not None else []
