@@ -13,6 +13,7 @@ from dlrun.port.placement.interpret.machine import Machine
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Frame, Function, Method, Obj, key_of, merge
 from dlrun.port.placement.values import (
     ANY,
+    BENT_COUNT,
     COUNT,
     ENTRY,
     INDEX,
@@ -332,7 +333,8 @@ class Expressions(Machine):
             return Value(replace(RATIO, at=Quotient(a, b)) if of_runs else RATIO, scalar=scalar)
         if isinstance(op, (cst.Modulo, cst.FloorDivide, cst.ModuloAssign)) and a.uniform and b.uniform:
             epochs = a.kind is not Kind.SAME and b.kind is Kind.COUNT  # of steps so far, by the steps of an epoch
-            return Value(SAME if isinstance(op, cst.Modulo) or epochs else COUNT, scalar=True)
+            rest = isinstance(op, (cst.Modulo, cst.ModuloAssign))
+            return Value(SAME if rest or epochs else BENT_COUNT, scalar=True, name="remainder" if rest else "")
         if a.uniform and b.uniform:
             return self._with_count(op, left, right, node, scalar)
         if (found := self._with_length(op, left, right, node)) is not None:
@@ -417,11 +419,18 @@ class Expressions(Machine):
         """Return what is made with a count; where the other side is serial already, the count becomes so, too."""
         a, b = self.content(left), self.content(right)
         sides = _sides(node)
-        for value, place, side in ((left, b, sides[1]), (right, a, sides[0])):
-            if self.loop is None and self.serial(value) and place.kind in (Kind.COUNT, Kind.INDEX) and side is not None:
+        counts = (Kind.COUNT, Kind.INDEX)
+        for value, own, place, side in ((left, a, b, sides[1]), (right, b, a, sides[0])):
+            serial = self.loop is None and self.serial(value) and own.kind not in counts
+            if serial and place.kind in counts and side is not None:
                 self.restored.setdefault(side, None) if self.recording else None
                 return Value(SAME, scalar=scalar, reduced=True)
-        return Value(_ratio(op, a, b), scalar=scalar)
+            if self.loop is None and self.recording and own.kind in counts and side is not None:
+                self.restored.pop(side, None)  # the first epoch alone began with a serial number
+        if isinstance(op, _SUMS) and (left.zero or right.zero):
+            return Value(b if left.zero else a, scalar=scalar)
+        one = isinstance(op, cst.Add) and 1 in (left.const, right.const)
+        return Value(_ratio(op, *(COUNT if p.counts else p for p in (a, b)), one, self.loop is not None), scalar=scalar)
 
     def special(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value | None:
         """Return what a dunder method of the program makes of two values; see ``classes``."""
@@ -809,14 +818,25 @@ def _grow(held: Place, entry: Place) -> Place:
     return replace(held, adds=held.adds | {what.get(entry.kind, "run")}, counts=False)
 
 
-def _ratio(op: Any, a: Place, b: Place) -> Place:
-    """Return the placement of what an operator makes of two numbers that are alike on all ranks."""
-    if "mixed" in (a.at if a.kind is Kind.COUNT else "", b.at if b.kind is Kind.COUNT else ""):
-        return Place(Kind.COUNT, at="mixed")
+def _ratio(op: Any, a: Place, b: Place, one: bool, inside: bool) -> Place:
+    """Return what an operator makes of two numbers that are alike on all ranks; ``one``: it adds 1, ``inside`` a loop.
+
+    What is no multiple of the counts is bent: 100 - steps. To be shown, it is computed anew from the serial counts.
+    """
+    marks = {p.at for p in (a, b) if p.kind is Kind.COUNT}
+    if marks & {"mixed", "bent"}:
+        return Place(Kind.COUNT, at="mixed") if "mixed" in marks else BENT_COUNT
     if isinstance(op, _SCALES):
-        index = a.kind is Kind.INDEX and b.kind is Kind.SAME and isinstance(op, cst.Multiply)
-        return INDEX if index else count(power(a) - power(b) if isinstance(op, _DIVIDES) else power(a) + power(b))
-    return a if power(a) == power(b) and a.kind is Kind.COUNT else COUNT
+        if {a.kind, b.kind} == {Kind.INDEX, Kind.SAME}:
+            return replace(INDEX, at="scaled")
+        return count(power(a) - power(b) if isinstance(op, _DIVIDES) else power(a) + power(b))
+    if not isinstance(op, _SUMS):
+        return BENT_COUNT
+    if {a, b} == {COUNT, INDEX}:
+        return INDEX if isinstance(op, cst.Add) else BENT_COUNT
+    if one and ({a, b} == {INDEX, SAME} or (inside and {a, b} == {COUNT, SAME})):
+        return COUNT  # of what is counted from 0, the number so far
+    return a if a == b else BENT_COUNT
 
 
 __all__ = ["Class", "Expressions", "Frame", "Method", "dotted"]
