@@ -203,8 +203,7 @@ class Shown:
         texts = self._texts_of(node)
         if shown and texts:
             return self._of_texts(texts)
-        number = not self.run.shards.parts or bool(place.adds & {"summed", "bent"})
-        behind = self.sink is not None and self.sink.loop is None and number
+        behind = self.sink is not None and self.sink.loop is None
         if place.kind is Kind.ENTRY and shown and not behind:
             return []  # of one iteration: no number
         self.lost.append(node)  # nothing is known that makes it serial
@@ -277,7 +276,7 @@ class Shown:
         return found
 
     def _bends(self, node: cst.BaseExpression, place: Place) -> bool:
-        """Tell whether ``node`` is computed from counts, and is no multiple of them: ``step + 5``, ``int(step / 5)``."""
+        """Tell whether ``node`` is computed from counts, and is no multiple of them: ``int(step / 5)``."""
         if isinstance(node, cst.Call):
             own = any(not isinstance(r, Obj) for v in self.run.seen.get(node.func, ()) for r in v.refs)
             return not own and any(self._counted(arg.value) for arg in node.args)

@@ -222,6 +222,8 @@ def diverged(a: Value, b: Value, test: cst.CSTNode) -> Value:
         return a
     both = join(a, b)
     kinds = {a.place.kind, b.place.kind}
+    if a.items is not None and b.items is not None and len(a.items) == len(b.items) and kinds == {Kind.SAME}:
+        return replace(both, items=tuple(diverged(x, y, test) for x, y in zip(a.items, b.items, strict=True)))
     if a.place.untouched or b.place.untouched:
         own, other = (a, b) if a.place.untouched else (b, a)
         goes_on = other.place.kind in (Kind.RUN, Kind.EXTREME) and other.place.at == own.place.at

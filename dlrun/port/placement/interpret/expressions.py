@@ -296,6 +296,7 @@ class Expressions(Machine):
             return Value(self.of_episode(parts.SUMMED))
         if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
             size = "size" if place == parts.SUMMED and "size" in (left.name, right.name) else ""
+            size = "guessed" if scalar and not (left.scalar and right.scalar) else size
             return Value(self.of_episode(place), scalar=scalar, name=size)
         if self.cadenced and isinstance(op, _SUMS):
             a, b = self._meant(a, b, node)
