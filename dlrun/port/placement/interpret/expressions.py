@@ -309,6 +309,9 @@ class Expressions(Machine):
                 return Value(COUNT, scalar=True)  # samples so far
         if isinstance(op, _SUMS) and (place := _summed(a, b, isinstance(op, (cst.Add, cst.AddAssign)))) is not None:
             if self.cadenced and place.adds == {"same"}:
+                if self.loop is not None and len(self.diverged) > self.loop.outer and not self.shards.parts:
+                    text = "ranks add to it by tests of their own, each as often as the serial script"
+                    return Value(unknown(node, text, place.at), scalar=scalar)
                 place = replace(place, adds=frozenset({"fires"}))  # as often as the serial script adds it
             if self.shards.parts:
                 return Value(self._added(a, b, place, node), scalar=scalar)
@@ -363,8 +366,11 @@ class Expressions(Machine):
 
         The steps between are 1/n of the serial ones, so each keeps as many entries as the serial script.
         """
-        numbers = entry.scalar or (entry.items and all(v.scalar for v in entry.items)) or entry.texts
+        alike = [v for v in entry.items or () if v.scalar or self.content(v).kind is Kind.SAME]
+        numbers = entry.scalar or (entry.items and len(alike) == len(entry.items)) or entry.texts
         place = self.content(entry)
+        if self.cadenced and not self.apart and self.loop is not None and place.kind is Kind.SAME:
+            return replace(entry, name="fires")
         told = numbers or (entry.refs and self.numbers(entry))
         if not self.cadenced or not told or place.kind in (Kind.SAME, Kind.UNKNOWN):
             return entry

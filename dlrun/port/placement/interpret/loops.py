@@ -330,7 +330,8 @@ class Loops(Calls):
                 more = more or starts.get(at) != start
                 starts[at] = start
                 continue
-            if value is not None and value.place.adds == {"fires"} and value.place.at == at and not value.refs:
+            fires = value is not None and "fires" in value.place.adds and value.place.adds <= {"fires", "reset"}
+            if value is not None and fires and value.place.at == at and not value.refs:
                 start = Value(base[at].place, scalar=base[at].scalar)  # as often as in the serial script
                 more = more or starts.get(at) != start
                 starts[at] = start
