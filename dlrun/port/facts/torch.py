@@ -74,7 +74,9 @@ class Gradients:
         given = (n.func for n in walk(optimizer) if isinstance(n, cst.Call) and calls_method(n, "parameters"))
         owners = [func.value for func in given if isinstance(func, cst.Attribute)]
         found = [o.node for owner in owners for o in self.flow.origins(owner)]
-        deep = [n for n in found if isinstance(n, cst.Call) and self.script.name_of(n.func) == "copy.deepcopy"]
+        deep: list[cst.CSTNode] = [
+            n for n in found if isinstance(n, cst.Call) and self.script.name_of(n.func) == "copy.deepcopy"
+        ]
         return deep if len(deep) == len(found) else []
 
     def _happens(self, node: cst.CSTNode, loop: cst.For | cst.While) -> bool:

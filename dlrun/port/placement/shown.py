@@ -280,8 +280,9 @@ class Shown:
         if isinstance(node, cst.Call):
             own = any(not isinstance(r, Obj) for v in self.run.seen.get(node.func, ()) for r in v.refs)
             return not own and any(self._counted(arg.value) for arg in node.args)
-        sums = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.Add, cst.Subtract))
-        if not sums or not place.counts:
+        if not isinstance(node, cst.BinaryOperation) or not place.counts:
+            return False
+        if not isinstance(node.operator, (cst.Add, cst.Subtract)):
             return False
         sides = [v for side in (node.left, node.right) for v in self.run.seen.get(side, ())[-1:]]
         return any(v.place.kind is Kind.SAME and v.const not in (0, 1) for v in sides)

@@ -437,7 +437,8 @@ class Expressions(Machine):
         if isinstance(op, _SUMS) and (left.zero or right.zero):
             return Value(b if left.zero else a, scalar=scalar)
         one = isinstance(op, cst.Add) and 1 in (left.const, right.const)
-        return Value(_ratio(op, *(COUNT if p.counts else p for p in (a, b)), one, self.loop is not None), scalar=scalar)
+        a, b = COUNT if a.counts else a, COUNT if b.counts else b
+        return Value(_ratio(op, a, b, one, self.loop is not None), scalar=scalar)
 
     def special(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value | None:
         """Return what a dunder method of the program makes of two values; see ``classes``."""
