@@ -57,8 +57,12 @@ def expression(template: str, nodes: dict[str, cst.BaseExpression] | None = None
 
 
 def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
-    bare = isinstance(node, cst.Tuple) and not node.lpar
-    return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]) if bare else node
+    return in_brackets(node) if isinstance(node, cst.Tuple) and not node.lpar else node
+
+
+def in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return ``node`` in round brackets."""
+    return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
 def inside(call: cst.Call, func: cst.BaseExpression, change: Callable[[cst.Call], cst.Call]) -> cst.Call:

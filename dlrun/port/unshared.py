@@ -193,8 +193,9 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
     indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
     streams = [f.node for f in feeds.found.values() if f.how in ("stretch", "stretches")]
     single = [f.node for f in feeds.found.values() if f.how == "iterable" and _one_by_one(feeds, f.node)]
-    if feeds.episodes or drawn or indexed or streams or single:
-        node = (indexed or streams or single or drawn or feeds.loops.ends)[0]
+    yielded = [f.node for f in feeds.found.values() if f.how == "iterable" and _yields(feeds, f.node)]
+    if feeds.episodes or drawn or indexed or streams or single or yielded:
+        node = (indexed or streams or single or drawn or yielded or feeds.loops.ends)[0]
         how = "picked by number" if indexed else "slices of a stream" if streams else "drawn by the script itself"
         how = "the entries of a list" if single and not indexed and not streams else how
         return DlrunError(
@@ -210,3 +211,9 @@ def _one_by_one(feeds: Feeds, node: cst.CSTNode) -> bool:
     made = [o.node for o in feeds.flow.origins(node)]
     zipped = any(isinstance(n, cst.Call) and feeds.script.name_of(n.func) == "builtins.zip" for n in made)
     return zipped or any(isinstance(n, (cst.List, cst.ListComp)) for n in made)
+
+
+def _yields(feeds: Feeds, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` calls a generator of the script's own."""
+    targets = feeds.flow.targets(node) if isinstance(node, cst.Call) else ()
+    return any(isinstance(n, cst.Yield) for target in targets for n in walk(target))

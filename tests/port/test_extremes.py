@@ -93,3 +93,21 @@ def test_the_greatest_and_the_least_of_all_ranks_samples_are_those_of_one_proces
     (tmp_path / "train.py").write_text(script)
     (tmp_path / "train_dist.py").write_text(port(script).text)
     assert started(tmp_path, ["train_dist.py"], 3) == started(tmp_path, ["train.py"])
+
+
+@pytest.mark.parametrize(
+    ("begins", "batch", "shown", "told"),
+    [
+        ("(None, 0.0)", "if loss.item() > kept[1]: kept = (x, loss.item())", "kept[1]", True),
+        ("(0.0, 0)", "kept = (kept[0] + loss.item(), kept[1] + 1)", "kept[0]", True),
+        ("(0, 0.0)", "if error.max().item() > 3: kept = 1, loss.item()", "kept[1]", True),
+        ("(0, 0.0)", "kept = 1, loss.item()", "kept[1]", False),
+    ],
+)
+def test_what_goes_on_in_a_tuple_that_is_bound_anew_is_told_as_a_ranks_own(begins, batch, shown, told):
+    script = SCRIPT.replace("    total = 0.0", f"    total, kept = 0.0, {begins}").replace("BATCH", batch)
+    script = script.replace('{kept:.3f}")', '")').replace('print("kept", kept)', f'print("kept", {shown})')
+    ported = port(script.replace("EPOCH", ""))
+    doubts = [d.why.partition(":")[0] for d in ported.doubts if d.name == "unknown-placement"]
+    assert doubts == [shown] * told
+    assert ('print("kept", dl.average(kept[1]))' in ported.text) != told

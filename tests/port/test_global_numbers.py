@@ -58,7 +58,7 @@ loader = DataLoader(TensorDataset(x, y), 8, shuffle=True)
 model = nn.Linear(4, 3)
 opt = torch.optim.SGD(model.parameters(), 0.1)
 for epoch in range(2):
-    pairs, rows, named = [], [], []
+    pairs, rows, named, missed = [], [], [], 0
     for i, (x, y) in enumerate(loader):
         out = model(x)
         loss = nn.functional.cross_entropy(out, y)
@@ -66,10 +66,12 @@ for epoch in range(2):
         loss.backward()
         opt.step()
         right = (out.argmax(1) == y).sum().item()
+        missed += (1 - (out.argmax(1) == y).float()).sum().item()
         pairs.append((loss.item(), right))
         rows.append([i, loss.item(), loss.item() ** 2])
         named.append({"step": i, "loss": loss.item(), "right": right})
     print(len(pairs), [sum(column) for column in zip(*pairs)])
+    print(missed, missed / len(loader.dataset))
     print(rows[-1], max(row[2] for row in rows))
     print(sum(row["right"] for row in named), min(row["loss"] for row in named), named[3]["step"])
 """
@@ -86,3 +88,14 @@ def test_the_global_batch_on_two_ranks_shows_the_serial_numbers(program, tmp_pat
     assert len(serial.splitlines()) >= 4 and not [d for d in ported.doubts if d.name == "unknown-placement"]
     for one, other in zip(serial.splitlines(), mine.splitlines(), strict=True):
         assert rounded(other) == rounded(one)
+
+
+def test_a_number_of_an_earlier_iteration_that_is_shown_behind_the_loop_is_told() -> None:
+    first = ROWS.replace("    pairs,", "    first = None\n    pairs,").replace(
+        "        right = ", "        if first is None: first = loss.item()\n        right = "
+    )
+    ported = port(
+        first.replace("    print(len(pairs)", "    print(first)\n    print(len(pairs)"), Options(batch="global")
+    )
+    told = [d.why.partition(":")[0] for d in ported.doubts if d.name == "unknown-placement"]
+    assert told == ["first"] or "print(dl.average(first))" in ported.text

@@ -62,3 +62,13 @@ def test_ranks_that_repeat_the_serial_run_over_a_table_of_loaders_leave_its_para
     assert alike == said
     _, shared = ran(tmp_path / "train_dist.py", tmp_path / "shared", 2)
     assert not torch.equal(serial["weight"], shared["weight"])
+
+
+def test_the_name_of_a_phase_that_is_written_beside_its_loader_is_alike_on_all_ranks() -> None:
+    head = SCRIPT.partition("def get():")[0]
+    made = 'one, other = DataLoader(data("train"), 4, shuffle=True), DataLoader(data("val"), 4)\n'
+    body = SCRIPT.partition("loaders, opt):\n")[2].replace("\n    ", "\n").partition("\n\ntorch.manual")[0]
+    loop = body.replace("    for epoch", "for epoch", 1).replace("loaders.items()", '(("train", one), ("val", other))')
+    start = "model = torch.nn.Linear(4, 2)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    ported = port(head + made + start + loop + "\n")
+    assert "dl.gradients(opt)" in ported.text and [doubt.name for doubt in ported.doubts] == []

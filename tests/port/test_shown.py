@@ -188,6 +188,8 @@ def test_running_statistics_are_averaged_where_all_ranks_come_to_evaluate():
     assert ported.text.count("    model.eval()\n    dl.average(model)  # BatchNorm's statistics") == 1
     assert "BatchNorm keeps" not in ported.report()
     assert "dl.average(model)" not in port(NORMED.replace("torch.nn.BatchNorm1d(1)", "torch.nn.ReLU()")).text
+    anew = port(NORMED.replace("    model.eval()\n", "    model = model.eval()\n"))
+    assert anew.text.count("    model = model.eval()\n    dl.average(model)  # BatchNorm's statistics") == 1
     copy = (
         "class Mean(torch.nn.Module):\n    def __init__(self, model):\n        super().__init__()\n"
         "        self.module = copy.deepcopy(model)\n        self.module.eval()\nmean = Mean(model)\n"

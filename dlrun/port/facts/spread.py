@@ -12,6 +12,7 @@ import libcst as cst
 from dlrun.port.facts.numbers.lists import keys_are_written, turned
 from dlrun.port.facts.numbers.tested import is_value, tested
 from dlrun.port.program.flow import Flow
+from dlrun.port.program.scopes import Path
 from dlrun.port.program.script import Binding, added, calls_method, children, dotted, numbered, table_of
 
 # Methods that put their arguments into the object they are called on.
@@ -190,6 +191,8 @@ class Spread:
             return []
         if binding.value is not None and (yielded := self.flow.entries(binding.value, binding.path)):
             return [*yielded]
+        if columns := _column(value, binding.path):
+            return columns
         at = binding.path[0] if binding.path else None
         return [value, *(each.elements[at].value for each in self._unpacked(value) if isinstance(at, int))]
 
@@ -294,3 +297,14 @@ class Spread:
         getter = self.flow.method(cls, name)
         reads = getter is not None and any(dotted(d.decorator) == "property" for d in getter.decorators)
         return ("returns", getter) if reads else None
+
+
+def _column(value: cst.CSTNode, path: Path) -> list[cst.CSTNode]:
+    """Return what stands in one place of each row that is written out: the names in ``(("train", a), ("val", b))``."""
+    match path, value:
+        case ("each", int(at), *_), cst.Tuple(elements=elements) | cst.List(elements=elements):
+            rows = [e.value for e in elements if isinstance(e.value, (cst.Tuple, cst.List))]
+            plain = all(isinstance(e, cst.Element) for row in (elements, *(r.elements for r in rows)) for e in row)
+            if plain and len(rows) == len(elements) and all(at < len(row.elements) for row in rows):
+                return [row.elements[at].value for row in rows]
+    return []

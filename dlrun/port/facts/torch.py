@@ -34,6 +34,8 @@ class Gradients:
         self.kinds = self.kinds_class(flow)
         self.backwards = [c for c in self.script.calls if self._is_backward(c)]
         self.step_calls = list(self._step_calls())
+        self._inner = list(self._inner_steps())
+        self.step_calls = [each for each in self.step_calls if each not in self._inner]
         self.updates = list(self._manual_updates())
         self.leads_to_step = self._leading_to(self._single)
         self.leads_to_backward = self._leading_to(self.backwards)
@@ -48,6 +50,42 @@ class Gradients:
         return (calls_method(call, "backward") and not name.startswith("torch.autograd.Function")) or (
             name == "torch.autograd.backward"
         )
+
+    def _inner_steps(self) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
+        """Yield the steps that adapt a copy of the model, made anew in each iteration of a loop that updates another.
+
+        So meta-learning does: each rank adapts copies of its own to its own tasks.
+        """
+        made = {call: [o.node for o in self.flow.origins(optimizer)] for call, optimizer in self.step_calls}
+        for call, optimizer in self.step_calls if len(made) > 1 else ():
+            copied = [copy for each in made[call] for copy in self._copies(each)]
+            for other, optimizers in made.items():
+                above = self.script.above(other)
+                loop = next((up for up in above if isinstance(up, (cst.For, cst.While, cst.FunctionDef))), None)
+                if not isinstance(loop, (cst.For, cst.While)) or any(self._happens(o, loop) for o in optimizers):
+                    continue
+                anew = [*made[call], *copied, call]
+                if other is not call and copied and optimizers and all(self._happens(n, loop) for n in anew):
+                    yield call, optimizer
+                    break
+
+    def _copies(self, optimizer: cst.CSTNode) -> list[cst.CSTNode]:
+        """Return the deep copies for which an optimizer is made; none where it is made for anything else, too."""
+        given = (n.func for n in walk(optimizer) if isinstance(n, cst.Call) and calls_method(n, "parameters"))
+        owners = [func.value for func in given if isinstance(func, cst.Attribute)]
+        found = [o.node for owner in owners for o in self.flow.origins(owner)]
+        deep: list[cst.CSTNode] = [
+            n for n in found if isinstance(n, cst.Call) and self.script.name_of(n.func) == "copy.deepcopy"
+        ]
+        return deep if len(deep) == len(found) else []
+
+    def _happens(self, node: cst.CSTNode, loop: cst.For | cst.While) -> bool:
+        """Tell whether ``node`` happens in each iteration of ``loop``, in it or in a function that is called in it."""
+        if self.script.inside(node, loop.body):
+            return True
+        function = self.script.function_of(node)
+        calls = self.flow.callers(function) if isinstance(function, cst.FunctionDef) else ()
+        return bool(calls) and all(self.script.inside(c, loop.body) for c in calls)
 
     def is_search(self, call: cst.CSTNode) -> bool:
         """Tell whether ``call`` makes updates until it is content, by gradients that nothing here computes."""
@@ -258,4 +296,5 @@ class Gradients:
                 own = isinstance(made, cst.Call) and origin.whole and not self.kinds.gives_class(made)
                 if own and isinstance(made, cst.Call) and not self.kinds.of_call(made):
                     known.append(made)
-        return tuple(dict.fromkeys(known))
+        inner = {o.node for _, optimizer in self._inner for o in self.flow.origins(optimizer)}
+        return tuple(c for c in dict.fromkeys(known) if c not in inner)

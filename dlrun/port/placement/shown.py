@@ -14,12 +14,13 @@ from dlrun.port.facts.models.kinds import ends
 from dlrun.port.facts.numbers.bends import bend_of, bent
 from dlrun.port.facts.numbers.formats import numbers
 from dlrun.port.facts.updates.session import runs_session
-from dlrun.port.insert import expression
+from dlrun.port.insert import expression, in_brackets
 from dlrun.port.placement.interpret import Interpreter, parts
 from dlrun.port.placement.interpret.machine import Sink, Tested
 from dlrun.port.placement.reduce import Reductions
 from dlrun.port.placement.rules import Row, of_function
-from dlrun.port.placement.values import ENTRY, SAME, Kind, Place, Why, join_places, power, unknown
+from dlrun.port.placement.store import Obj
+from dlrun.port.placement.values import COUNT, ENTRY, INDEX, SAME, Kind, Place, Why, join_places, power, unknown
 from dlrun.port.program.script import calls_method, children, dotted, walk
 
 _ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
@@ -53,6 +54,7 @@ _COMPUTES = (
 
 
 _COMPARED = (cst.Comparison, cst.ComparisonTarget, cst.BooleanOperation, cst.UnaryOperation, cst.BinaryOperation)
+_OPERATORS = (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison, cst.BooleanOperation, cst.Attribute)
 _COUNTED = {1: "serial_steps", -1: "over_ranks"}  # by how many times n makes a count serial
 _NUMBERS = (cst.BinaryOperation, cst.UnaryOperation, cst.Name, cst.Attribute, cst.Subscript)
 
@@ -201,8 +203,7 @@ class Shown:
         texts = self._texts_of(node)
         if shown and texts:
             return self._of_texts(texts)
-        number = not self.run.shards.parts or bool(place.adds & {"summed", "bent"})
-        behind = self.sink is not None and self.sink.loop is None and number
+        behind = self.sink is not None and self.sink.loop is None
         if place.kind is Kind.ENTRY and shown and not behind:
             return []  # of one iteration: no number
         self.lost.append(node)  # nothing is known that makes it serial
@@ -239,7 +240,9 @@ class Shown:
         if sink is None or node in self.run.shards.divided:
             return []
         how = "serial_index" if place.kind is Kind.INDEX else _COUNTED.get(power(place), "")
-        if how != "serial_steps" and place.kind is Kind.COUNT and isinstance(node, _COMPUTES):
+        how = "" if place.at == "bent" else how
+        plain = how == "serial_steps" or place == INDEX
+        if isinstance(node, _COMPUTES) and (not plain or self._bends(node, place)):
             return self._parts(node, True, place) or []
         if not how:
             self.lost.append(node)
@@ -252,11 +255,42 @@ class Shown:
             if isinstance(up, cst.If):
                 for n in walk(up.test):
                     if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo):
-                        after = place.kind is Kind.INDEX and not isinstance(n.left, cst.Name)
+                        later = not isinstance(n.left, cst.Name) or _of_rest(up.test, n)
+                        after = place.kind is Kind.INDEX and later
                         return [Wrap(node, "serial_index" if after else "serial_steps")]
             if up is sink.loop.node:
                 break
         return []
+
+    def _remainders(self, part: cst.CSTNode) -> list[Wrap]:
+        """Return what makes remainders of counts serial, ``step % 7``, wherever they are in what is shown."""
+        found: list[Wrap] = []
+        for n in walk(part):
+            if not any(v.name == "remainder" for v in self.run.seen.get(n, ())[-1:]):
+                continue
+            if isinstance(n, cst.BinaryOperation):
+                for side in (n.left, n.right):
+                    found += self._count(side, self._place(side)) if self._counted(side) else []
+            elif isinstance(n, (cst.Name, cst.Attribute)) and self._count(n, COUNT):
+                self.lost.append(n)  # of what it is the remainder, is no longer seen
+        return found
+
+    def _bends(self, node: cst.BaseExpression, place: Place) -> bool:
+        """Tell whether ``node`` is computed from counts, and is no multiple of them: ``int(step / 5)``."""
+        if isinstance(node, cst.Call):
+            own = any(not isinstance(r, Obj) for v in self.run.seen.get(node.func, ()) for r in v.refs)
+            return not own and any(self._counted(arg.value) for arg in node.args)
+        if not isinstance(node, cst.BinaryOperation) or not place.counts:
+            return False
+        if not isinstance(node.operator, (cst.Add, cst.Subtract)):
+            return False
+        sides = [v for side in (node.left, node.right) for v in self.run.seen.get(side, ())[-1:]]
+        return any(v.place.kind is Kind.SAME and v.const not in (0, 1) for v in sides)
+
+    def _counted(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is a number that counts iterations."""
+        place = self._place(node)
+        return (place.kind in (Kind.COUNT, Kind.INDEX) or place.counts) and self._number(node)
 
     def _descends(self, node: cst.BaseExpression) -> bool:
         """Tell whether a quotient of sums so far is made of its parts: each summed up, then divided.
@@ -331,6 +365,8 @@ class Shown:
         )
         if wrap.how == "serial_index":
             template = partial(expression, "serial_index", dl=self.facts.alias)
+            if isinstance(self.script.parents.get(wrap.node), _OPERATORS):
+                return Edit(wrap.node, why, lambda node: in_brackets(template({"value": node})))
         if wrap.how == "over_ranks":
             template = partial(expression, "over_ranks", dl=self.facts.alias)
         return Edit(wrap.node, why, lambda node: template({"value": node}))
@@ -374,6 +410,8 @@ class Shown:
             self.sink = sink
             self._note_formats(part)
             wraps = self.wraps(part, True)
+            rests = self._remainders(part)
+            wraps = [*(wraps or ()), *rests] if rests else wraps
             for node in self.lost:
                 yield from self._unknown(node, self._place(node))
             if wraps and diverged is not None:
@@ -390,12 +428,15 @@ class Shown:
         if any(getattr(ref, "kind", "") == "instance" for v in self.run.seen.get(node, ())[-1:] for ref in v.refs):
             yield Doubt(node, f"{text}: rank 0's own so far: it shows itself", "low", name="shown-by-rank-0")
             return
+        counted = place.at == "bent" or place.kind is Kind.SAME
         last = place.kind is Kind.ENTRY and self.sink is not None and self.sink.loop is None
         because = (
             why.text
             if why is not None
             else "it is of this rank's last batch"
             if last
+            else "it is computed from a count of this rank's iterations, and is no multiple of it"
+            if counted
             else "how the ranks' values make the serial one is not known"
         )
         whose = "of all ranks" if "some" in place.adds else "rank 0's own"
@@ -562,3 +603,16 @@ class Shown:
 def _steers(node: cst.CSTNode) -> bool:
     word = node.attr.value if isinstance(node, cst.Attribute) else str(getattr(node, "evaluated_value", ""))
     return word in _STEERS
+
+
+def _of_rest(test: cst.CSTNode, remainder: cst.CSTNode) -> bool:
+    """Tell whether ``test`` asks for a remainder other than 0: ``i % 100 == 99``."""
+    return any(
+        isinstance(n, cst.Comparison)
+        and n.left is remainder
+        and isinstance(n.comparisons[0].operator, cst.Equal)
+        and not (
+            isinstance(n.comparisons[0].comparator, cst.Integer) and not n.comparisons[0].comparator.evaluated_value
+        )
+        for n in walk(test)
+    )

@@ -44,8 +44,9 @@ class Place:
 
     SAME     all ranks hold the serial value
     COUNT    all ranks hold the same number, and the serial one is n times it: iterations so far, len(shard);
-             ``at`` is the power of n where that is not 1: -1 of 1 / len(shard)
-    INDEX    likewise the number of an iteration, from 0
+             ``at`` is the power of n where that is not 1: -1 of 1 / len(shard); or "bent" of what is computed from
+             counts, and is no multiple of them: 100 - steps, steps // 5
+    INDEX    likewise the number of an iteration, from 0; ``at`` is "scaled" of a multiple of it
     CLOCK    read from this rank's clock
     SHARD    an iterable of this rank's shard of the batches
     ENTRY    exactly the value of one serial iteration, of another one on each rank
@@ -83,6 +84,7 @@ class Quotient:
 
 
 SAME, ENTRY, COUNT, INDEX = Place(), Place(Kind.ENTRY), Place(Kind.COUNT), Place(Kind.INDEX)
+BENT_COUNT = Place(Kind.COUNT, at="bent")
 CLOCK, SHARD, MIX, RATIO = Place(Kind.CLOCK), Place(Kind.SHARD), Place(Kind.MIX), Place(Kind.RATIO)
 
 
@@ -220,6 +222,8 @@ def diverged(a: Value, b: Value, test: cst.CSTNode) -> Value:
         return a
     both = join(a, b)
     kinds = {a.place.kind, b.place.kind}
+    if a.items is not None and b.items is not None and len(a.items) == len(b.items) and kinds == {Kind.SAME}:
+        return replace(both, items=tuple(diverged(x, y, test) for x, y in zip(a.items, b.items, strict=True)))
     if a.place.untouched or b.place.untouched:
         own, other = (a, b) if a.place.untouched else (b, a)
         goes_on = other.place.kind in (Kind.RUN, Kind.EXTREME) and other.place.at == own.place.at
@@ -258,6 +262,8 @@ def combine(places: Iterable[Place]) -> Place:
         return next((p for p in found if p.kind is Kind.ENTRY and p.adds), ENTRY)
     if Kind.CLOCK in kinds:
         return CLOCK
+    if BENT_COUNT in found:
+        return BENT_COUNT
     return found[0] if len(set(found)) == 1 and found[0].kind is Kind.COUNT else COUNT
 
 

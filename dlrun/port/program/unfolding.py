@@ -127,8 +127,9 @@ def _taken_whole(node: ast.AST, generators: frozenset[str]) -> Iterator[ast.Call
             child, (ast.Lambda, ast.IfExp, ast.BoolOp, ast.SetComp, ast.DictComp, ast.ListComp, ast.GeneratorExp)
         ):
             continue
-        if isinstance(child, ast.Call) and _called(ast.Expr(ast.Call(child.func, [], []))) & _EXHAUSTS and child.args:
-            first = child.args[0]
+        exhausts = isinstance(child, ast.Call) and _called(ast.Expr(ast.Call(child.func, [], []))) & _EXHAUSTS
+        if isinstance(child, ast.Starred) or (isinstance(child, ast.Call) and exhausts and child.args):
+            first = child.value if isinstance(child, ast.Starred) else child.args[0]  # zip(*epoch(loader))
             if isinstance(first, ast.Call) and _called(ast.Expr(ast.Call(first.func, [], []))) & generators:
                 yield first
         yield from _taken_whole(child, generators)

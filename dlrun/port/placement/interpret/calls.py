@@ -54,7 +54,7 @@ _SCORES = ("_score", "accuracy", "_auc")
 _LOSSES = ("loss", "cross_entropy", "criterion", "_error", "divergence", "kl_div", "nll")
 _CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
 _IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.CLEAR)
-_ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.")
+_ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "builtins.round", "builtins.abs")
 _OF_TEXTS = ("os.path.join", "os.fspath", "builtins.str", "pathlib.Path", "pathlib.PurePath")
 _OF_BASES = ("__init__", "__setitem__", "__getitem__")
 _REDUCES = (Row.SUM, Row.MEAN, Row.MAX, Row.MIN)
@@ -88,7 +88,11 @@ class Calls(Classes):
             if (kept := sessions.kept(self, node)) is not None:
                 return kept
             return Value(scalar=self.shards.number(node) or None)
-        return self.call_value(callee, args, keywords, node)
+        result = self.call_value(callee, args, keywords, node)
+        taken = self.loop is None and any(self.drawn(self.seen_last(arg.value)) for arg in node.args)
+        if taken and result.place.kind is Kind.ENTRY and callee.name != "builtins.next":
+            return Value(unknown(node, "it takes what this rank's iterations yield"), scalar=result.scalar)
+        return result
 
     def _arguments(self, node: cst.Call) -> tuple[list[Value], dict[str, Value]]:
         args: list[Value] = []
@@ -405,6 +409,10 @@ class Calls(Classes):
                 return Value(ENTRY, scalar=True)
             if row is Row.SUM:
                 return Value(Place(Kind.RUN, held.at, held.adds), scalar=True)
+            if self.shards.parts and not held.adds <= {"samples", "reset", "some"}:
+                return Value(
+                    unknown(node, "it is that of the numbers of this rank's parts of the batches"), scalar=True
+                )
             return Value(Place(Kind.EXTREME, held.at, frozenset({row.name.lower()})), scalar=True)
         if row in (Row.MAX, Row.MIN) and len(args) == 2:
             sides = [replace(a, place=self.one_run(a) or self.content(a)) for a in args]
@@ -698,6 +706,11 @@ class Calls(Classes):
         plain = self.script.name_of(node.func) == "builtins.zip" and not any(arg.star for arg in node.args)
         self.zipped[node] = args if plain else []
         return self.parallel(tuple(self.iterate(node, a) for a in args), shard)
+
+    @staticmethod
+    def drawn(value: Value) -> bool:
+        """Tell whether a generator goes through a shard, and yields what its iterations compute."""
+        return value.place.kind is Kind.SHARD and value.name == "drawn"
 
     def _row_iterates(self, args: list[Value], node: cst.Call) -> Value:
         return args[0] if args else ANY

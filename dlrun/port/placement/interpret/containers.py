@@ -211,7 +211,7 @@ class Containers(Expressions):
         at = (ref, GROWN)
         held = (self.state or {}).get(at)
         if held is not None and held.place.kind is Kind.RUN:
-            fires = entry.name == "fires" and not entry.refs
+            fires = entry.name == "fires"
             adds = held.place.adds | {"fires"}
             place = (
                 Place(Kind.RUN, held.place.at, adds)

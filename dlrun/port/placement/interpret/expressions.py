@@ -13,6 +13,7 @@ from dlrun.port.placement.interpret.machine import Machine
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Frame, Function, Method, Obj, key_of, merge
 from dlrun.port.placement.values import (
     ANY,
+    BENT_COUNT,
     COUNT,
     ENTRY,
     INDEX,
@@ -295,6 +296,7 @@ class Expressions(Machine):
             return Value(self.of_episode(parts.SUMMED))
         if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
             size = "size" if place == parts.SUMMED and "size" in (left.name, right.name) else ""
+            size = "guessed" if scalar and not (left.scalar and right.scalar) else size
             return Value(self.of_episode(place), scalar=scalar, name=size)
         if self.cadenced and isinstance(op, _SUMS):
             a, b = self._meant(a, b, node)
@@ -307,6 +309,9 @@ class Expressions(Machine):
                 return Value(COUNT, scalar=True)  # samples so far
         if isinstance(op, _SUMS) and (place := _summed(a, b, isinstance(op, (cst.Add, cst.AddAssign)))) is not None:
             if self.cadenced and place.adds == {"same"}:
+                if self.loop is not None and len(self.diverged) > self.loop.outer and not self.shards.parts:
+                    text = "ranks add to it by tests of their own, each as often as the serial script"
+                    return Value(unknown(node, text, place.at), scalar=scalar)
                 place = replace(place, adds=frozenset({"fires"}))  # as often as the serial script adds it
             if self.shards.parts:
                 return Value(self._added(a, b, place, node), scalar=scalar)
@@ -332,7 +337,8 @@ class Expressions(Machine):
             return Value(replace(RATIO, at=Quotient(a, b)) if of_runs else RATIO, scalar=scalar)
         if isinstance(op, (cst.Modulo, cst.FloorDivide, cst.ModuloAssign)) and a.uniform and b.uniform:
             epochs = a.kind is not Kind.SAME and b.kind is Kind.COUNT  # of steps so far, by the steps of an epoch
-            return Value(SAME if isinstance(op, cst.Modulo) or epochs else COUNT, scalar=True)
+            rest = isinstance(op, (cst.Modulo, cst.ModuloAssign))
+            return Value(SAME if rest or epochs else BENT_COUNT, scalar=True, name="remainder" if rest else "")
         if a.uniform and b.uniform:
             return self._with_count(op, left, right, node, scalar)
         if (found := self._with_length(op, left, right, node)) is not None:
@@ -360,8 +366,11 @@ class Expressions(Machine):
 
         The steps between are 1/n of the serial ones, so each keeps as many entries as the serial script.
         """
-        numbers = entry.scalar or (entry.items and all(v.scalar for v in entry.items)) or entry.texts
+        alike = [v for v in entry.items or () if v.scalar or self.content(v).kind is Kind.SAME]
+        numbers = entry.scalar or (entry.items and len(alike) == len(entry.items)) or entry.texts
         place = self.content(entry)
+        if self.cadenced and not self.apart and self.loop is not None and place.kind is Kind.SAME:
+            return replace(entry, name="fires")
         told = numbers or (entry.refs and self.numbers(entry))
         if not self.cadenced or not told or place.kind in (Kind.SAME, Kind.UNKNOWN):
             return entry
@@ -417,11 +426,19 @@ class Expressions(Machine):
         """Return what is made with a count; where the other side is serial already, the count becomes so, too."""
         a, b = self.content(left), self.content(right)
         sides = _sides(node)
-        for value, place, side in ((left, b, sides[1]), (right, a, sides[0])):
-            if self.loop is None and self.serial(value) and place.kind in (Kind.COUNT, Kind.INDEX) and side is not None:
+        counts = (Kind.COUNT, Kind.INDEX)
+        for value, own, place, side in ((left, a, b, sides[1]), (right, b, a, sides[0])):
+            serial = self.loop is None and self.serial(value) and own.kind not in counts
+            if serial and place.kind in counts and side is not None:
                 self.restored.setdefault(side, None) if self.recording else None
                 return Value(SAME, scalar=scalar, reduced=True)
-        return Value(_ratio(op, a, b), scalar=scalar)
+            if self.loop is None and self.recording and own.kind in counts and side is not None:
+                self.restored.pop(side, None)  # the first epoch alone began with a serial number
+        if isinstance(op, _SUMS) and (left.zero or right.zero):
+            return Value(b if left.zero else a, scalar=scalar)
+        one = isinstance(op, cst.Add) and 1 in (left.const, right.const)
+        a, b = COUNT if a.counts else a, COUNT if b.counts else b
+        return Value(_ratio(op, a, b, one, self.loop is not None), scalar=scalar)
 
     def special(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value | None:
         """Return what a dunder method of the program makes of two values; see ``classes``."""
@@ -809,14 +826,25 @@ def _grow(held: Place, entry: Place) -> Place:
     return replace(held, adds=held.adds | {what.get(entry.kind, "run")}, counts=False)
 
 
-def _ratio(op: Any, a: Place, b: Place) -> Place:
-    """Return the placement of what an operator makes of two numbers that are alike on all ranks."""
-    if "mixed" in (a.at if a.kind is Kind.COUNT else "", b.at if b.kind is Kind.COUNT else ""):
-        return Place(Kind.COUNT, at="mixed")
+def _ratio(op: Any, a: Place, b: Place, one: bool, inside: bool) -> Place:
+    """Return what an operator makes of two numbers that are alike on all ranks; ``one``: it adds 1, ``inside`` a loop.
+
+    What is no multiple of the counts is bent: 100 - steps. To be shown, it is computed anew from the serial counts.
+    """
+    marks = {p.at for p in (a, b) if p.kind is Kind.COUNT}
+    if marks & {"mixed", "bent"}:
+        return Place(Kind.COUNT, at="mixed") if "mixed" in marks else BENT_COUNT
     if isinstance(op, _SCALES):
-        index = a.kind is Kind.INDEX and b.kind is Kind.SAME and isinstance(op, cst.Multiply)
-        return INDEX if index else count(power(a) - power(b) if isinstance(op, _DIVIDES) else power(a) + power(b))
-    return a if power(a) == power(b) and a.kind is Kind.COUNT else COUNT
+        if {a.kind, b.kind} == {Kind.INDEX, Kind.SAME}:
+            return replace(INDEX, at="scaled")
+        return count(power(a) - power(b) if isinstance(op, _DIVIDES) else power(a) + power(b))
+    if not isinstance(op, _SUMS):
+        return BENT_COUNT
+    if {a, b} == {COUNT, INDEX}:
+        return INDEX if isinstance(op, cst.Add) else BENT_COUNT
+    if one and ({a, b} == {INDEX, SAME} or (inside and {a, b} == {COUNT, SAME})):
+        return COUNT  # of what is counted from 0, the number so far
+    return a if a == b else BENT_COUNT
 
 
 __all__ = ["Class", "Expressions", "Frame", "Method", "dotted"]

@@ -261,6 +261,8 @@ class Loops(Calls):
                 state[at] = held
                 for ref in held.refs:
                     self._fields_carried(ref, at, state)
+            elif held.items is not None and not held.refs:
+                state[at] = replace(held, items=tuple(self._item(at, k, item) for k, item in enumerate(held.items)))
             elif held.refs or held.items is not None:
                 state[at] = held
             else:
@@ -270,6 +272,25 @@ class Loops(Calls):
                 held = base[ref, GROWN]
                 state[ref, GROWN] = Value(Place(Kind.RUN, (ref, GROWN)), refs=held.refs)
         return state
+
+    def _item(self, at: Location, k: int, held: Value) -> Value:
+        """Return an entry of a tuple as an iteration finds it: where it is a number, it stands for itself."""
+        plain = not held.refs and held.items is None and held.place.kind in (Kind.SAME, Kind.COUNT)
+        return held.at(Place(Kind.RUN, (at[0], f"{at[1]}[{k}]"))) if plain else held
+
+    def _items_behind(self, node: Any, at: Location, value: Value, before: Value | None) -> Value | None:
+        """Return a tuple that goes on from iteration to iteration: what it has added up is this rank's own."""
+        items = value.items or ()
+        own = [Place(Kind.RUN, (at[0], f"{at[1]}[{k}]")) for k in range(len(items))]
+        goes_on = any(now.place.at == p.at for now, p in zip(items, own, strict=True))
+        if before is None or before.items is None or not goes_on:
+            return None
+        lost = unknown(node, "it is computed from what this rank has added up so far", at)
+        left = [
+            was if now.place == p else now.at(lost) if now.place.at == p.at else now
+            for now, p, was in zip(items, own, before.items, strict=False)
+        ]
+        return replace(value, items=tuple(left))
 
     def _grows(self, held: Value, at: Any, state: State) -> None:
         for ref in held.refs:
@@ -309,7 +330,8 @@ class Loops(Calls):
                 more = more or starts.get(at) != start
                 starts[at] = start
                 continue
-            if value is not None and value.place.adds == {"fires"} and value.place.at == at and not value.refs:
+            fires = value is not None and "fires" in value.place.adds and value.place.adds <= {"fires", "reset"}
+            if value is not None and fires and value.place.at == at and not value.refs:
                 start = Value(base[at].place, scalar=base[at].scalar)  # as often as in the serial script
                 more = more or starts.get(at) != start
                 starts[at] = start
@@ -352,6 +374,10 @@ class Loops(Calls):
     def _accumulates(self, at: Location, value: Value) -> bool:
         place = value.place
         if place.kind in (Kind.RUN, Kind.EXTREME) and place.at == at:
+            return True
+        if any(
+            v.place.kind is Kind.RUN and v.place.at == (at[0], f"{at[1]}[{k}]") for k, v in enumerate(value.items or ())
+        ):
             return True
         kept = [
             v
@@ -418,6 +444,8 @@ class Loops(Calls):
     ) -> Value | None:
         """Return what ``at`` holds behind the loop, with the reduction that makes it so."""
         place = value.place
+        if value.items is not None and (tuples := self._items_behind(node, at, value, before)) is not None:
+            return tuples
         if self.whole is not None and whole.inexact(place):
             return None
         if isinstance(at[0], Obj) and isinstance(place.at, tuple) and self._moved(at, place.at):

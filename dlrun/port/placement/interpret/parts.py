@@ -85,7 +85,8 @@ def reduced(row: Row, entry: Value, whole: bool, along: bool = False) -> Place:
     """Return the sum, mean or extreme of one iteration's value; ``whole``: over all axes, ``along`` that of samples."""
     if row is Row.SUM and along and entry.place == ENTRY:
         return SUMMED  # over the samples
-    if not whole or entry.scalar or any(r.kind == "list" for r in entry.refs if isinstance(r, Obj)):
+    number = entry.scalar and entry.name != "guessed"  # 1 - hits: one number, or one of each sample
+    if not whole or number or any(r.kind == "list" for r in entry.refs if isinstance(r, Obj)):
         return entry.place if entry.place.kind is Kind.ENTRY else ENTRY
     return SUMMED if row is Row.SUM else ENTRY if row is Row.MEAN else BENT
 

@@ -172,6 +172,8 @@ class Statements(Loops):
         if isinstance(target, cst.Name):
             frame = self.frame.declared.get(target.value, self.frame)
             self.note(target, value)
+            if self._emptied((frame, target.value), value, source):
+                return
             value = self._trimmed((frame, target.value), value)
             self.write((frame, target.value), self._guarded((frame, target.value), value, source))
         elif isinstance(target, (cst.Tuple, cst.List)):
@@ -181,6 +183,9 @@ class Statements(Loops):
         elif isinstance(target, cst.Attribute):
             self._note_steering(target.attr.value, value, source)
             owner = self.eval(target.value)
+            own = next(iter(owner.refs)) if len(owner.refs) == 1 else None
+            if isinstance(own, Obj) and self._emptied((own, target.attr.value), value, source):
+                return
             for ref in owner.refs:
                 value = self._trimmed((ref, target.attr.value), value)
                 value = self._guarded((ref, target.attr.value), value, source)
@@ -199,6 +204,24 @@ class Statements(Loops):
             else:
                 part = Value(ENTRY if value.place.kind is Kind.SHARD else combine([self.content(value)]))
             self.assign(element.value, part, beside[i].value if i < len(beside) else None)
+
+    def _emptied(self, at: Location, value: Value, source: cst.BaseExpression | None) -> bool:
+        """Empty the list that a location holds, where it gets a new one that is: ``window = []``; tell whether."""
+        state, made = self.state or {}, set(value.refs)
+        if self.loop is None or not isinstance(source, cst.List) or source.elements or not value.zero:
+            return False
+        grown = [(ref, GROWN) for ref in state.get(at, ANY).refs - made if isinstance(ref, Obj) and ref.kind == "list"]
+        others = [where for where, held in state.items() if where != at and any(ref in held.refs for ref, _ in grown)]
+        if len(grown) != 1 or others or not all(self._goes_on(state.get(each)) for each in grown):
+            return False
+        for ref, _ in grown:
+            self.clear(ref)
+        return True
+
+    @staticmethod
+    def _goes_on(held: Value | None) -> bool:
+        """Tell whether a list goes on from iteration to iteration of a loop over a shard."""
+        return held is not None and (held.place.kind is Kind.RUN or "fires" in held.place.adds)
 
     def _trimmed(self, at: Location, value: Value) -> Value:
         """Return ``value``, marked where a location keeps but a part of what it held: ``recent = recent[-100:]``."""
@@ -563,7 +586,12 @@ class Statements(Loops):
             self.state = merge(dict(before), after)
             if handler.name is not None:
                 self.assign(handler.name.name, ANY)
+            passes = (
+                handler.type is not None and dotted(handler.type).endswith("StopIteration") and self.loop is not None
+            )
+            self.cadenced += passes  # a share ends as often as the serial script's data: epoch += 1
             self.block(handler.body)
+            self.cadenced -= passes
             after = merge(after, self.state)
         self.state = after
         if node.finalbody is not None and self.state is not None:

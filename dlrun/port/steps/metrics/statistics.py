@@ -126,7 +126,9 @@ def _evaluates(facts: Facts, call: cst.Call) -> bool:
     mode = facts.script.code(call.args[0].value) if call.args else "True"
     if (call.func.attr.value == "train" and mode == "True") or (call.func.attr.value == "eval" and call.args):
         return False
-    if not isinstance(facts.script.parents[call], cst.Expr) or facts.kinds.of(call.func.value) != "module":
+    named = isinstance(call.func.value, (cst.Name, cst.Attribute))  # model = model.eval()
+    alone = isinstance(facts.script.parents[call], (cst.Expr, cst.Assign) if named else cst.Expr)
+    if not alone or facts.kinds.of(call.func.value) != "module":
         return False
     around = [up.iter for up in facts.script.above(call) if isinstance(up, cst.For)]
     if any(".modules()" in facts.script.code(n) for i in around for n in (i, *(o.node for o in facts.flow.origins(i)))):

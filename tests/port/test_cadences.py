@@ -1,0 +1,181 @@
+"""What all ranks evaluate alike every so many steps is kept, counted and decided by as in the serial script."""
+
+import pytest
+from running import started
+
+from dlrun.errors import DlrunError
+from dlrun.port import Options, port
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+X, XV = torch.randn(48, 5), torch.randn(20, 5)
+Y, YV = (X.sum(1) > 0).long(), (XV.sum(1) > 0).long()
+net = nn.Linear(5, 2)
+opt = torch.optim.SGD(net.parameters(), lr=0.0)
+train, held = DataLoader(TensorDataset(X, Y), 4, shuffle=True), DataLoader(TensorDataset(XV, YV), 4)
+"""
+SCRIPT = (
+    HEAD
+    + """
+def evaluate(net, loader):
+    net.eval()
+    loss, n = 0, 0
+    with torch.no_grad():
+        for x, y in loader:
+            loss += F.cross_entropy(net(x), y, reduction="sum").item()
+            n += len(y)
+    net.train()
+    return loss / n
+
+best, bad, ups, last, step, curve, plain, rows = float("inf"), 0, 0, 9.0, 0, [], [], []
+for epoch in range(9):
+    for x, y in train:
+        loss = F.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        step += 1
+        if step % 6 == 0:
+            value = evaluate(net, held)
+            curve.append((step, round(value, 5)))
+            plain.append(value)
+            rows.append({"epoch": epoch, "value": f"{value:.4f}"})
+            if value > last:
+                ups += 1
+            else:
+                ups = 0
+            last = value
+            if value < best:
+                best, bad = value, 0
+            else:
+                bad += 1
+            if bad >= 3:
+                break
+    print(epoch, bad, ups, len(curve), curve[-1], [round(v, 4) for v in plain], rows)
+    if bad >= 3:
+        break
+print("stopped in", epoch, len(plain))
+"""
+)
+
+
+def test_lists_and_patience_go_by_as_many_evaluations_as_the_serial_script_makes(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    ported = port(SCRIPT)
+    (tmp_path / "dist.py").write_text(ported.text)
+    serial = started(tmp_path, ["train.py"])
+    assert serial.endswith("stopped in 1 4\n") and not [d for d in ported.doubts if d.danger != "low"]
+    assert [started(tmp_path, ["dist.py"], n) for n in (2, 3)] == [serial, serial]
+
+
+def test_what_ranks_count_at_a_cadence_by_tests_of_their_own_is_told() -> None:
+    script = HEAD + SCRIPT.partition("best, bad")[2].partition("            value =")[0].join(("best, bad", ""))
+    ported = port(script + "            if loss.item() > 0.7:\n                ups += 1\nprint(ups)\n")
+    assert [d.why.partition(":")[0] for d in ported.doubts if d.name == "unknown-placement"] == ["ups"]
+
+
+WINDOW = (
+    HEAD.replace(", shuffle=True", "")
+    + """
+for epoch in range(2):
+    window, seen = [], 0
+    for i, (x, y) in enumerate(train):
+        loss = F.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        window.append(loss.item())
+        if i % 6 == 5:
+            print(f"{sum(window) / len(window):.4f} {max(window):.4f} {min(window):.4f} {len(window)}")
+            window = []
+"""
+)
+
+
+def test_a_window_that_is_a_new_list_each_time_is_that_of_all_ranks(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(WINDOW)
+    ported = port(WINDOW)
+    (tmp_path / "dist.py").write_text(ported.text)
+    serial = started(tmp_path, ["train.py"])
+    assert serial.count("\n") == 4 and not [d for d in ported.doubts if d.danger != "low"]
+    assert [started(tmp_path, ["dist.py"], n) for n in (2, 3)] == [serial, serial]
+    kept = port(WINDOW, Options(batch="global"))
+    assert "max(window)" in [d.why.partition(":")[0] for d in kept.doubts if d.name == "unknown-placement"]
+
+
+DRAWN = (
+    HEAD.replace(", shuffle=True", "")
+    + """
+def results(net, loader):
+    for x, y in loader:
+        out = net(x)
+        loss = F.cross_entropy(out, y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        yield loss.item(), (out.argmax(1) == y).sum().item(), len(y)
+
+for epoch in range(2):
+    losses, hits, sizes = zip(*results(net, train))
+    print(f"{sum(losses) / len(losses):.4f} {max(losses):.4f} {sum(hits)}/{sum(sizes)}")
+"""
+)
+
+
+def test_columns_of_what_a_training_generator_yields_are_those_of_all_ranks(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(DRAWN)
+    ported = port(DRAWN)
+    (tmp_path / "dist.py").write_text(ported.text)
+    serial = started(tmp_path, ["train.py"])
+    assert serial.count("/48\n") == 2 and not [d for d in ported.doubts if d.danger != "low"]
+    assert started(tmp_path, ["dist.py"], 2) == serial
+
+
+def test_what_takes_all_that_a_training_generator_yields_and_is_no_loop_is_told() -> None:
+    taken = DRAWN.replace(
+        "    losses, hits", "    best = max(results(net, train)) if epoch else 0\n    print(best)\n    losses, hits"
+    )
+    told = [d.why.partition(":")[0] for d in port(taken).doubts if d.name == "unknown-placement"]
+    assert told == ["best"]
+
+
+PASSES = (
+    HEAD
+    + """
+step, epoch, batches, kept = 0, 0, iter(train), []
+while step < 24:
+    try:
+        x, y = next(batches)
+    except StopIteration:
+        epoch += 1
+        batches = iter(train)
+        x, y = next(batches)
+    loss = F.cross_entropy(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    step += 1
+    if step % 12 == 0:
+        print(step, epoch)
+print(step, epoch)
+"""
+)
+
+
+def test_passes_over_the_data_are_as_many_as_those_of_the_serial_script(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(PASSES)
+    (tmp_path / "dist.py").write_text(port(PASSES).text)
+    serial = started(tmp_path, ["train.py"])
+    assert serial == "12 0\n24 1\n24 1\n" and started(tmp_path, ["dist.py"], 2) == serial
+
+
+def test_batches_that_a_generator_yields_are_not_divided() -> None:
+    script = HEAD + "def batches():\n    for at in torch.randperm(48).split(4):\n        yield X[at], Y[at]\n"
+    script += "for x, y in batches():\n    F.cross_entropy(net(x), y).backward()\n    opt.step()\n"
+    with pytest.raises(DlrunError, match="here they are drawn by the script itself"):
+        port(script, Options(batch="global"))
+    assert "dl.shard(" in port(script).text
