@@ -95,6 +95,14 @@ for epoch in range(2):
     put.put("right", right)
     put.keep(mean)
     given.all({"loss": mean, "right": right})
+by_key = {}
+for epoch in range(2):
+    for x, y in loader:
+        loss, ok, found = step(x, y)
+        row = json.loads(json.dumps({"loss": loss, "right": ok}))
+        for name, value in row.items():  # names that only a run tells
+            by_key.setdefault(name, []).append(value)
+print("keys", {name: (len(values), sum(values)) for name, values in sorted(by_key.items())})
 print("share", grand / 2 / len(data), hits / (2 * len(data)))
 for log in (named, pushed, put, given):
     print(log.text())

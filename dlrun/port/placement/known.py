@@ -28,6 +28,7 @@ def shards_of_keras(facts: KerasFacts, steps: Iterable[Edit]) -> Shards:
         divided=divided,
         counted=counted,
         kind=facts.kinds.of,
+        parts=facts.options.batch == "global",
     )
 
 

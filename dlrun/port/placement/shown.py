@@ -251,6 +251,8 @@ class Shown:
         for up in self.script.above(sink.call):
             if isinstance(up, cst.If):
                 for n in walk(up.test):
+                    if n in self.run.shards.divided and place.kind is not Kind.INDEX:
+                        return [Wrap(node, "serial_steps")]
                     if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo):
                         after = place.kind is Kind.INDEX and not isinstance(n.left, cst.Name)
                         return [Wrap(node, "serial_index" if after else "serial_steps")]

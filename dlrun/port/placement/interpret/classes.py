@@ -34,6 +34,7 @@ _KINDS = {
     "builtins.set": "set",
     "collections.UserDict": "dict",
 }
+_RATES = ("lr", "learning_rate")
 _DEALT = ("sampler", "batch_sampler")  # what a loader holds that is sharded with it
 _SHAPES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_sparse", "layout")
 
@@ -178,7 +179,8 @@ class Classes(Containers):
         if not isinstance(ref, Obj):
             return ANY
         if (held := self.read((ref, name))) is not None:
-            return held
+            rate = name in _RATES and held.place.kind is Kind.COUNT
+            return Value(scalar=True) if rate else held  # set by a serial count: the rate that all ranks train with
         if name == "iterations" and "keras.optimizers." in f"{ref.name}.":
             return Value(COUNT, scalar=True)
         if (

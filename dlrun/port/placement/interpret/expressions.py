@@ -17,6 +17,7 @@ from dlrun.port.placement.values import (
     ENTRY,
     INDEX,
     MIX,
+    MIXED,
     NOTHING,
     RATIO,
     SAME,
@@ -812,7 +813,9 @@ def _grow(held: Place, entry: Place) -> Place:
 def _ratio(op: Any, a: Place, b: Place) -> Place:
     """Return the placement of what an operator makes of two numbers that are alike on all ranks."""
     if "mixed" in (a.at if a.kind is Kind.COUNT else "", b.at if b.kind is Kind.COUNT else ""):
-        return Place(Kind.COUNT, at="mixed")
+        return MIXED
+    if isinstance(op, cst.Power):
+        return MIXED
     if isinstance(op, _SCALES):
         index = a.kind is Kind.INDEX and b.kind is Kind.SAME and isinstance(op, cst.Multiply)
         return INDEX if index else count(power(a) - power(b) if isinstance(op, _DIVIDES) else power(a) + power(b))
