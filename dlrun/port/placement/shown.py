@@ -254,11 +254,17 @@ class Shown:
                     if n in self.run.shards.divided and place.kind is not Kind.INDEX:
                         return [Wrap(node, "serial_steps")]
                     if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo):
-                        after = place.kind is Kind.INDEX and not isinstance(n.left, cst.Name)
+                        last = not isinstance(n.left, cst.Name) or self._asks_for_last(up.test)
+                        after = place.kind is Kind.INDEX and last
                         return [Wrap(node, "serial_index" if after else "serial_steps")]
             if up is sink.loop.node:
                 break
         return []
+
+    def _asks_for_last(self, test: cst.BaseExpression) -> bool:
+        """Tell whether a test is true at the last of so many steps: ``step % 100 == 99``, both of them divided."""
+        sides = [c.comparator for c in test.comparisons] if isinstance(test, cst.Comparison) else []
+        return any(side in self.run.shards.divided for side in sides)
 
     def _descends(self, node: cst.BaseExpression) -> bool:
         """Tell whether a quotient of sums so far is made of its parts: each summed up, then divided.

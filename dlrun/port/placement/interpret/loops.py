@@ -346,7 +346,12 @@ class Loops(Calls):
                 self._hoped[at] = False
                 return False
             return None
-        if value.place.kind is Kind.UNKNOWN and before.place.kind is Kind.SAME and before.scalar and not before.refs:
+        if (
+            value.place.kind is Kind.UNKNOWN
+            and before.place.kind is Kind.SAME
+            and before.scalar is not False
+            and not before.refs
+        ):
             self._hoped[at] = True
             return True
         return None
@@ -434,7 +439,7 @@ class Loops(Calls):
             return value.at(unknown(node, "the first iteration makes it, and others add to it", at))
         if place.untouched and place.at == at:
             return before
-        if place.at == at and place.adds in ({"scaled"}, {"fires"}, {"fraction"}):
+        if place.at == at and (place.adds in ({"scaled"}, {"fraction"}) or place.adds - {"reset"} == {"fires"}):
             return value.at(SAME)
         if place.at == at and "reset" in place.adds and not place.adds & _ODD:
             return Value(replace(place, adds=place.adds - {"reset"}), scalar=value.scalar)  # this rank's window goes on

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts.numbers.fetches import fetched
 from dlrun.port.placement.store import CONTENT, Obj
-from dlrun.port.placement.values import ANY, ENTRY, SAME, Kind, Value, unknown
+from dlrun.port.placement.values import ANY, COUNT, ENTRY, SAME, Kind, Value, unknown
 
 if TYPE_CHECKING:
     from dlrun.port.placement.interpret.calls import Calls
@@ -73,6 +73,8 @@ def _of(run: Calls, node: cst.Call, wanted: cst.BaseExpression, value: Value) ->
 
 
 def _number(run: Calls, wanted: cst.BaseExpression, value: Value) -> Value:
+    if run.shards.counts_steps(wanted):
+        return Value(SAME if run.shards.parts else COUNT, scalar=True)
     place = run.content(value)
     streams = [r for r in value.refs if isinstance(r, Obj) and _streams(r)]
     if streams and value.name == _UPDATE and run.loop is not None:
