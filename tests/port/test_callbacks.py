@@ -269,7 +269,9 @@ def test_what_a_callback_shows_every_so_often_comes_as_often_as_in_the_serial_ru
 
 
 def test_what_a_callback_keeps_is_the_serial_scripts_where_ranks_take_parts_of_its_batches() -> None:
-    made = port(KERAS + FIT + "print(len(kept.losses), sum(kept.losses), kept.seen)\n", Options(batch="global"))
+    updates = "print(int(model.optimizer.iterations))\nrows = []\nrows.append((model.optimizer.iterations, 1.0))\n"
+    shown = "print(len(kept.losses), sum(kept.losses), kept.seen, rows)\n"
+    made = port(KERAS + FIT + updates + shown, Options(batch="global"))
     behind = made.text.partition("class Kept")[2]
     assert made.text.count("dl.distribute(model") == 1 and not made.doubts
     assert "dl.total" not in behind and "dl.serial_steps" not in behind and "dl.steps" not in behind

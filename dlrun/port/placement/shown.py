@@ -19,7 +19,7 @@ from dlrun.port.placement.interpret import Interpreter, parts
 from dlrun.port.placement.interpret.machine import Sink, Tested
 from dlrun.port.placement.reduce import Reductions
 from dlrun.port.placement.rules import Row, of_function
-from dlrun.port.placement.values import ENTRY, SAME, Kind, Place, Why, join_places, power, unknown
+from dlrun.port.placement.values import ENTRY, MIXED, SAME, Kind, Place, Why, join_places, power, unknown
 from dlrun.port.program.script import calls_method, children, dotted, walk
 
 _ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
@@ -249,17 +249,29 @@ class Shown:
         if sink.loop is None or self.goes_on:
             return [Wrap(node, how)]
         for up in self.script.above(sink.call):
-            if isinstance(up, cst.If):
-                for n in walk(up.test):
-                    if n in self.run.shards.divided and place.kind is not Kind.INDEX:
-                        return [Wrap(node, "serial_steps")]
-                    if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo):
-                        last = not isinstance(n.left, cst.Name) or self._asks_for_last(up.test)
-                        after = place.kind is Kind.INDEX and last
-                        return [Wrap(node, "serial_index" if after else "serial_steps")]
+            asked = self._asked_at(up.test, place) if isinstance(up, cst.If) else None
+            if asked is not None:
+                return [Wrap(node, asked)]
             if up is sink.loop.node:
                 break
         return []
+
+    def _asked_at(self, test: cst.BaseExpression, place: Place) -> str | None:
+        """Return what makes a count serial that is shown where ``test`` asks for every so many, or a divided number.
+
+        The number of an iteration is that of the last of those that it stands for where as many are behind it.
+        """
+        index = place.kind is Kind.INDEX
+        divided = [n for n in walk(test) if n in self.run.shards.divided]
+        rests = (n for n in walk(test) if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo))
+        rest = next(rests, None)
+        if rest is not None:
+            last = not isinstance(rest.left, cst.Name) or self._asks_for_last(test)
+            return "serial_index" if index and last else "serial_steps"
+        if not divided:
+            return None
+        handed = any(isinstance(self.script.parents[n], cst.Arg) for n in divided)  # is_due(100)
+        return "serial_index" if index and handed else "serial_steps"
 
     def _asks_for_last(self, test: cst.BaseExpression) -> bool:
         """Tell whether a test is true at the last of so many steps: ``step % 100 == 99``, both of them divided."""
@@ -310,7 +322,7 @@ class Shown:
                 return None
             found += wraps or []
         silent = place.kind is not Kind.SAME and not found and isinstance(node, cst.BaseExpression) and not self.lost
-        if silent and not (shown and place.kind in (Kind.ENTRY, Kind.COUNT, Kind.INDEX)):
+        if silent and (place == MIXED or not (shown and place.kind in (Kind.ENTRY, Kind.COUNT, Kind.INDEX))):
             self.lost.append(node)
             return None
         return found

@@ -157,7 +157,7 @@ class Expressions(Machine):
         if name and not name.startswith(".") and not owner.refs and owner.name:
             return Value(name=name)
         if node.attr.value == "iterations" and dotted(node.value).endswith(".optimizer"):
-            return Value(COUNT, scalar=True)  # of a Keras model: the updates so far
+            return Value(self.updates, scalar=True)  # of a Keras model
         value = self.attribute(owner, node.attr.value, node)
         if value is not ANY or owner.refs:
             return value
