@@ -526,7 +526,7 @@ class Shown:
                 return self._in_training(node, n)
             if isinstance(n, cst.Call):
                 name = self.script.name_of(n.func)
-                if name in _EXITS or "save" in dotted(n.func):
+                if name in _EXITS or "save" in dotted(n.func) or _sets_rate(n):
                     return True
             if isinstance(n, (cst.Assign, cst.AugAssign)):
                 targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in n.targets]
@@ -582,3 +582,10 @@ class Shown:
 def _steers(node: cst.CSTNode) -> bool:
     word = node.attr.value if isinstance(node, cst.Attribute) else str(getattr(node, "evaluated_value", ""))
     return word in _STEERS
+
+
+def _sets_rate(call: cst.Call) -> bool:
+    """Tell whether ``call`` sets a rate: ``opt.learning_rate.assign(...)``, ``K.set_value(opt.lr, ...)``."""
+    if dotted(call.func).endswith(".set_value") and call.args:
+        return dotted(call.args[0].value).endswith((".lr", ".learning_rate"))
+    return dotted(call.func).endswith((".lr.assign", ".learning_rate.assign"))

@@ -363,6 +363,9 @@ class Expressions(Machine):
         """
         numbers = entry.scalar or (entry.items and all(v.scalar for v in entry.items)) or entry.texts
         place = self.content(entry)
+        objects = any(isinstance(r, Obj) and r.kind == "instance" for r in entry.refs)
+        if self.cadenced and place.kind is Kind.SAME and not objects:
+            return Value(SAME, scalar=entry.scalar, name="fires")
         told = numbers or (entry.refs and self.numbers(entry))
         if not self.cadenced or not told or place.kind in (Kind.SAME, Kind.UNKNOWN):
             return entry
