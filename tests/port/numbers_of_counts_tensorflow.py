@@ -48,3 +48,21 @@ count = Count()
 model.compile(keras.optimizers.SGD(0.0), loss_of)
 model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[count, Told()])
 print("behind", count.seen, int(model.optimizer.iterations))
+
+
+class Line(tf.Module):
+    def __init__(self):
+        self.w = tf.Variable(tf.zeros((4, 3)))
+        self.step = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+
+line = Line()
+for bx, by in ds:
+    with tf.GradientTape() as tape:
+        loss = loss_of(by, bx @ line.w)
+    for v, d in zip(line.trainable_variables, tape.gradient(loss, line.trainable_variables)):
+        v.assign_sub(0.0 * d)
+    line.step.assign_add(1)
+    if int(line.step) % 6 == 0:
+        print("line", int(line.step))
+print("lines", int(line.step))

@@ -95,6 +95,23 @@ for epoch in range(2):
     put.put("right", right)
     put.keep(mean)
     given.all({"loss": mean, "right": right})
+by_key = {}
+for epoch in range(2):
+    for x, y in loader:
+        loss, ok, found = step(x, y)
+        row = json.loads(json.dumps({"loss": loss, "right": ok}))
+        for name, value in row.items():  # names that only a run tells
+            by_key.setdefault(name, []).append(value)
+rates, at, rows = [], [], []
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss, ok, found = step(x, y)
+        if i % 4 == 0:  # as often as in the serial run, and so as many
+            rates.append(opt.param_groups[0]["lr"])
+            at.append(epoch)
+            rows.append({"epoch": epoch, "rate": 0.5})
+print("every", len(rates), rates, at, len(rows))
+print("keys", {name: (len(values), sum(values)) for name, values in sorted(by_key.items())})
 print("share", grand / 2 / len(data), hits / (2 * len(data)))
 for log in (named, pushed, put, given):
     print(log.text())

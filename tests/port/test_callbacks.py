@@ -3,7 +3,7 @@
 import pytest
 from running import joined
 
-from dlrun.port import port
+from dlrun.port import Options, port
 
 START = """import torch
 from collections import defaultdict
@@ -254,8 +254,27 @@ def test_what_a_callback_keeps_is_serial_behind_fit_where_none_of_its_methods_st
 
 
 def test_losses_of_batches_that_a_callback_keeps_are_told_of_where_they_are_shown() -> None:
-    doubts = port(KERAS + FIT + "print(len(kept.losses))\n").doubts
+    doubts = port(KERAS + FIT + "print(sum(kept.losses))\n").doubts
     assert [d.name for d in doubts if d.danger != "low"] == ["unknown-placement"]
+
+
+def test_of_how_many_batches_a_callback_keeps_losses_is_the_serial_number() -> None:
+    made = port(KERAS + FIT + "print(len(kept.losses))\n")
+    assert "print(dl.serial_steps(len(kept.losses)))" in made.text
+    assert not [d for d in made.doubts if d.danger != "low"]
+
+
+def test_what_a_callback_shows_every_so_often_comes_as_often_as_in_the_serial_run() -> None:
+    assert "if self.seen % dl.steps(self.every) == 0:" in port(KERAS + FIT).text
+
+
+def test_what_a_callback_keeps_is_the_serial_scripts_where_ranks_take_parts_of_its_batches() -> None:
+    updates = "print(int(model.optimizer.iterations))\nrows = []\nrows.append((model.optimizer.iterations, 1.0))\n"
+    shown = "print(len(kept.losses), sum(kept.losses), kept.seen, rows)\n"
+    made = port(KERAS + FIT + updates + shown, Options(batch="global"))
+    behind = made.text.partition("class Kept")[2]
+    assert made.text.count("dl.distribute(model") == 1 and not made.doubts
+    assert "dl.total" not in behind and "dl.serial_steps" not in behind and "dl.steps" not in behind
 
 
 def test_what_a_callback_keeps_is_told_of_where_nothing_can_stand_behind_fit() -> None:

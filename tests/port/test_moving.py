@@ -24,7 +24,7 @@ for epoch in range(3):
         loss.backward()
         opt.step()
         step += 1
-        seen = 0.9 * seen + 0.1 * loss.item()
+        seen = loss.item()
         EVERY
     AFTER
 """
@@ -214,6 +214,35 @@ search = Search()
 def test_an_average_in_a_function_that_nothing_is_seen_to_call_is_doubted():
     written, doubts = lines("registry['soft'](mean, model, 0.01)", SOFT)
     assert not written and [d.danger for d in doubts if "averages weights" in d.why] == ["low"]
+
+
+@pytest.mark.parametrize(
+    ("made", "every", "written"),
+    [
+        (
+            "mean = 0.0",
+            "mean = 0.9 * mean + 0.1 * seen",
+            "mean = dl.compound(0.9) * mean + (1 - dl.compound(0.9)) * seen",
+        ),
+        ("mean = 0.0", "mean += 0.1 * (seen - mean)", "mean += (1 - dl.compound(1 - 0.1)) * (seen - mean)"),
+        (
+            "mean, beta = None, 0.9",
+            "mean = seen if mean is None else beta * mean + (1 - beta) * seen",
+            "mean = seen if mean is None else dl.compound(beta) * mean + (1 - dl.compound(beta)) * seen",
+        ),
+        ("mean = 0.0", "mean = 0.9 * seen + 0.1", "mean = 0.9 * seen + 0.1"),
+        (
+            "mean = 0.0",
+            "if step % 10 == 0:\n            mean = 0.9 * mean + 0.1 * seen",
+            "if step % dl.steps(10) == 0:|mean = 0.9 * mean + dl.average(0.1 * seen)",
+        ),
+    ],
+)
+def test_a_smoothed_loss_forgets_as_in_the_serial_run(made, every, written) -> None:
+    source = SCRIPT.replace("MADE", made).replace("EVERY", every).replace("AFTER", "print(mean)")
+    text = port(source).text
+    assert all(line in text for line in written.split("|"))
+    assert every in port(source, Options(batch="global")).text
 
 
 def test_averages_between_epochs_at_divided_counts_or_with_the_serial_steps_stay():

@@ -409,7 +409,7 @@ for i in range(900):
 """
     text = port(source).text
     assert "if i == dl.steps(800) or i > dl.steps(last):" in text and "min(1.0, dl.serial_steps(i) / 300)" in text
-    assert "dl.lr_scale(0.1 * 0.999 ** dl.serial_steps(i))" in text and "if i % 100 == 0 and i > 0:" in text
+    assert "dl.lr_scale(0.1 * 0.999 ** dl.serial_steps(i))" in text and "if i % dl.steps(100) == 0 and i > 0:" in text
     assert "if (i + 1) % dl.steps(300) == 0:" in text  # 64 ranks might not make 300 turns, and save nothing
 
 
@@ -426,3 +426,30 @@ def test_a_loop_that_counts_its_batches_from_1_counts_as_well(start):
         break
 """
     assert "if i >= dl.steps(900):" in port(source).text
+
+
+@pytest.mark.parametrize(
+    ("sets", "written"),
+    [
+        ("opt.learning_rate = 0.1 * min(1.0, step / 20)", "min(1.0, dl.serial_steps(step) / 20)"),
+        ("opt.learning_rate.assign(0.1 * min(1.0, step / 20))", "min(1.0, dl.serial_steps(step) / 20)"),
+    ],
+)
+def test_a_rate_that_a_loop_of_a_tape_makes_of_its_number_follows_the_serial_steps(sets, written) -> None:
+    source = f"""import numpy as np
+import tensorflow as tf
+x = np.random.randn(96, 4).astype("float32")
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.1)
+batches = iter(tf.data.Dataset.from_tensor_slices(x).shuffle(96).repeat().batch(8))
+for step in range(1, 41):
+    {sets}
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(next(batches)) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    if step % 10 == 0:
+        print(step, float(opt.learning_rate))
+"""
+    text = port(source).text
+    assert f"dl.lr_scale(0.1 * {written})" in text
+    assert "print(dl.serial_steps(step), float(opt.learning_rate))" in text  # the rate that all ranks train with

@@ -92,3 +92,19 @@ with tf.Session() as session:
         print(step, value)
 """
     assert "print(step, dl.average(value))" in port(source).text
+
+
+def test_a_rate_that_is_assigned_under_a_test_of_the_loss_is_the_same_on_all_ranks() -> None:
+    source = """import numpy as np
+import tensorflow as tf
+x = np.random.randn(96, 6).astype("float32")
+net = tf.keras.Sequential([tf.keras.layers.Dense(2)])
+opt = tf.keras.optimizers.SGD(0.1)
+for a in tf.data.Dataset.from_tensor_slices(x).batch(8).repeat(4):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(net(a) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+    if loss > 4.0:
+        opt.learning_rate.assign(opt.learning_rate * 0.5)
+"""
+    assert "if dl.average(loss) > 4.0:" in port(source).text

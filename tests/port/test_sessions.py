@@ -206,7 +206,10 @@ def test_the_end_of_an_epoch_is_told_by_a_ranks_steps_where_they_count_to_a_mult
     assert "    turns = 5 * dl.steps(n)\n" in text
     assert "if (i + 1) % dl.steps(n) == 0:" in text
     assert '(sess, "model", (i + 1) // dl.steps(n))' in text
-    assert "(i + 1) % 100 == 0" in text and "{x: rows}) / n" in text
+    assert (
+        "(i + 1) % dl.steps(100) == 0" in text
+        and "print(dl.serial_steps(i + 1) - 1, sess.run(loss, {x: rows}) / n)" in text
+    )
 
 
 GOES_ON = (
@@ -331,3 +334,72 @@ BEHIND
 def test_a_streaming_metric_of_a_ranks_own_samples_is_told_of(fetched, behind, doubts) -> None:
     made = port(STREAMING.replace("FETCHED", fetched).replace("BEHIND", behind))
     assert [d.name for d in made.doubts if d.danger != "low"] == doubts
+
+
+STEPS = """import numpy as np
+import tensorflow.compat.v1 as tf
+rng = np.random.default_rng(3)
+x, held = rng.normal(size=(96, 4)).astype("float32"), np.ones((8, 4), "float32")
+feed = tf.placeholder(tf.float32, [None, 4])
+loss = tf.reduce_mean(tf.layers.dense(feed, 1) ** 2)
+count = tf.train.get_or_create_global_step()
+train_op = tf.train.AdamOptimizer(1e-3).minimize(loss, global_step=count)
+best, bad = 1e9, 0
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(3):
+        for i in range(12):
+            _, step = sess.run([train_op, count], {feed: x[i * 8 : i * 8 + 8]})
+            if step % 6 == 0:
+                found = sess.run(loss, {feed: held})
+                print("step", step, found)
+                if found < best:
+                    best, bad = found, 0
+                else:
+                    bad += 1
+        if bad > 3:
+            break
+    print(best, bad)
+"""
+
+
+def test_what_a_run_fetches_of_the_global_step_is_shown_as_the_serial_number_and_as_often() -> None:
+    made = port(STEPS)
+    assert "if step % dl.steps(6) == 0:" in made.text
+    assert 'print("step", dl.serial_steps(step), found)' in made.text
+
+
+def test_the_best_of_what_all_ranks_find_of_whole_data_every_so_often_is_one_number() -> None:
+    made = port(STEPS)
+    assert "    if bad > 3:\n" in made.text and "    print(best, bad)\n" in made.text
+    assert not [d for d in made.doubts if d.danger != "low"]
+
+
+ONE_OF_TWO = """import numpy as np
+import tensorflow.compat.v1 as tf
+rng = np.random.default_rng(3)
+x = rng.normal(size=(96, 4)).astype("float32")
+ds = tf.data.Dataset.from_tensor_slices(x).batch(8)
+held = tf.data.Dataset.from_tensor_slices(x[:24]).batch(8)
+it = tf.data.Iterator.from_structure(tf.data.get_output_types(ds), tf.data.get_output_shapes(ds))
+start_train, start_val = it.make_initializer(ds), it.make_initializer(held)
+loss = tf.reduce_mean(tf.layers.dense(it.get_next(), 1) ** 2)
+train_op = tf.train.AdamOptimizer(1e-3).minimize(loss)
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(3):
+        sess.run(start_train)
+        try:
+            while True:
+                sess.run(train_op)
+        except tf.errors.OutOfRangeError:
+            pass
+"""
+
+
+def test_of_initializers_that_one_line_makes_that_of_the_training_is_shared_and_no_generator_is_cut() -> None:
+    made = port(ONE_OF_TWO)
+    assert "= it.make_initializer(dl.shard(ds)), it.make_initializer(held)\n" in made.text
+    assert "dl.shard(rng" not in made.text
+    unnamed = port(ONE_OF_TWO.replace("start_train", "first").replace("start_val", "second"))
+    assert "= it.make_initializer(dl.shard(ds)), it.make_initializer(held)\n" in unnamed.text

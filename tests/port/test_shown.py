@@ -906,3 +906,20 @@ def test_the_order_in_which_only_some_iterations_add_to_a_list_is_told_where_it_
 def test_a_text_that_grows_with_each_iteration_is_told():
     doubts = port(SOME.replace("SHOWN", "text")).doubts
     assert [d.name for d in doubts] == ["unknown-placement"] and "the text of its own iterations" in doubts[0].why
+
+
+def test_the_number_of_the_last_of_so_many_batches_is_the_serial_one() -> None:
+    shown = "    if i % 100 == 99:\n        print(i)\n"
+    source = SERIAL.replace("for x, y in", "for i, (x, y) in enumerate(").replace("shuffle=True):", "shuffle=True)):")
+    text = port(source.rstrip() + "\n" + shown).text
+    assert "if i % dl.steps(100) == dl.steps(100) - 1:" in text and "print(dl.serial_steps(i + 1) - 1)" in text
+
+
+@pytest.mark.parametrize(
+    ("asks", "shown"), [("due(100)", "dl.serial_steps(i + 1) - 1"), ("i == 500", "dl.serial_steps(i)")]
+)
+def test_the_number_of_a_batch_is_the_serial_one_where_a_divided_number_asks_for_it(asks, shown) -> None:
+    source = SERIAL.replace("for x, y in", "for i, (x, y) in enumerate(").replace("shuffle=True):", "shuffle=True)):")
+    due = "    def due(every):\n        return (i + 1) % every == 0\n"
+    text = port(source.rstrip() + f"\n{due}    if {asks}:\n        torch.save(model, 'm')\n        print(i)\n").text
+    assert f"print({shown})" in text

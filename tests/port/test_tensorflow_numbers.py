@@ -169,14 +169,14 @@ with tf.Session() as session:
         if step % 20 == 0:
             print(f"step {step} loss {lost:.3f}")
 """
-    assert 'print(f"step {step} loss {dl.average(lost):.3f}")' in port(source).text
+    assert 'print(f"step {dl.serial_steps(step)} loss {dl.average(lost):.3f}")' in port(source).text
     named = source.replace("_, lost, step =", "out =").replace(
         "[train, loss, count]", '{"train": train, "loss": loss, "step": count}'
     )
     named = named.replace("if step %", 'if out["step"] %').replace(
         "{step} loss {lost:.3f}", "{out['step']} {out['loss']:.3f}"
     )
-    assert """print(f"step {out['step']} {dl.average(out['loss']):.3f}")""" in port(named).text
+    assert """print(f"step {dl.serial_steps(out['step'])} {dl.average(out['loss']):.3f}")""" in port(named).text
 
 
 def test_a_loss_that_a_function_makes_which_also_evaluates_is_a_ranks_own_where_a_tape_differentiates_it() -> None:

@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.models.kinds_tensorflow import plain
-from dlrun.port.facts.updates.session import SessionGradients
+from dlrun.port.facts.updates.session import SessionGradients, runs_session
 from dlrun.port.facts.updates.tape import TapeGradients
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.full.full_sessions import FullSessions
@@ -86,19 +86,52 @@ class SessionFeeds(FullSessions, Feeds):
     def _iterated(self) -> Iterator[cst.BaseExpression]:
         """Yield the data sets over which the graph has iterators that feed the training."""
         calls = [c for c in self.script.calls if calls_method(c, *_ITERATORS)]
+        told = []
         for call in calls:
-            assert isinstance(call.func, cst.Attribute)
-            foreign = plain(self.script.name_of(call.func)).startswith("tensorflow.data.")
-            given = call.args and (foreign or call.func.attr.value == "make_initializer")
-            data = call.args[0].value if given else call.func.value
-            statement = self.script.statement_of(call)
-            about = f"{dotted(data)} {self.script.code(statement)}"
+            data = self._data_of(call)
+            about = f"{dotted(data)} {self._line_of(call)}"
             if _OTHERS.search(dotted(data)) or _OTHERS.search(about.split("=")[0].split(" ", 1)[-1]):
                 continue
             if len(calls) == 1 or "train" in about:
-                yield data
+                told.append(data)
             else:
                 self.unclear.append(call)
+        if not told:
+            begun = [call for call in self.unclear if self._begins(call)]
+            told = [self._data_of(call) for call in begun]
+            self.unclear = [call for call in self.unclear if not begun]
+        yield from told
+
+    def _data_of(self, call: cst.Call) -> cst.BaseExpression:
+        """Return the data set over which ``call`` makes, or starts, an iterator."""
+        func = cst.ensure_type(call.func, cst.Attribute)
+        foreign = plain(self.script.name_of(func)).startswith("tensorflow.data.")
+        given = call.args and (foreign or func.attr.value == "make_initializer")
+        return call.args[0].value if given else func.value
+
+    def _begins(self, call: cst.Call) -> bool:
+        """Tell whether the last initializer that is run before some training loop is what ``call`` makes."""
+        order = self.script.order
+        runs = [
+            (order[run], any(o.node is call for o in self.flow.origins(run.args[0].value)))
+            for run in self.script.calls
+            if runs_session(run)
+            and run.args
+            and any(calls_method(o.node, "make_initializer") for o in self.flow.origins(run.args[0].value))
+        ]
+        before = [[mine for at, mine in sorted(runs) if at < order[loop]] for loop in self.innermost]
+        return any(found and found[-1] for found in before)
+
+    def _line_of(self, call: cst.Call) -> str:
+        """Return the text of the statement of ``call``; of one that sets several names that which ``call`` sets."""
+        statement = self.script.statement_of(call)
+        if isinstance(statement, cst.Assign) and isinstance(statement.value, (cst.Tuple, cst.List)):
+            targets = statement.targets[0].target
+            names = targets.elements if isinstance(targets, (cst.Tuple, cst.List)) else ()
+            for name, made in zip(names, statement.value.elements, strict=False):
+                if self.script.inside(call, made):
+                    return f"{self.script.code(name.value)} = {self.script.code(made.value)}"
+        return self.script.code(statement)
 
     def _fed_by(self, call: cst.Call) -> tuple[cst.BaseExpression, ...]:
         return self.gradients.fed(call) if any(call is step for step, _ in self.gradients.step_calls) else ()

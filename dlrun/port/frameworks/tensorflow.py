@@ -16,7 +16,7 @@ from dlrun.port.placement import torch as placement
 from dlrun.port.program.script import argument, dotted
 from dlrun.port.steps.broadcast import broadcast as torch_broadcast
 from dlrun.port.steps.broadcast import session_start
-from dlrun.port.steps.counts import moving, own_schedules
+from dlrun.port.steps.counts import keras_cadences, keras_schedules, moving, own_schedules
 from dlrun.port.steps.counts.counters import attributes, counters, variables
 from dlrun.port.steps.counts.so_far import steps_so_far
 from dlrun.port.steps.counts.step_rates import StepRates
@@ -231,6 +231,7 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             yield Edit(node, why, partial(_divided, facts.alias))
     yield from sessions.resumed(facts)
     yield from at_times(facts, {*counters(facts), *attributes(facts), *variables(facts)}, done)
+    yield from keras_cadences.shown(facts, keras_schedules.batches(facts))
     yield from own_schedules.tensorflow(facts, done)
     yield from moving.by_hand(facts, StepRates(facts, steps_so_far(facts), done), done)
     for call in facts.script.calls:

@@ -28,6 +28,7 @@ def shards_of_keras(facts: KerasFacts, steps: Iterable[Edit]) -> Shards:
         divided=divided,
         counted=counted,
         kind=facts.kinds.of,
+        parts=facts.options.batch == "global",
     )
 
 
@@ -36,6 +37,7 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
 
     ``shared`` are the evaluations whose batches are sharded as they are.
     """
+    from dlrun.port.steps.counts.so_far import steps_so_far
     from dlrun.port.steps.shard.full import partial_sums
 
     whole = [e.source for e in shared]
@@ -62,6 +64,7 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         runs=frozenset({*facts.runs, *(step.node for step in facts.steps)}) if session else frozenset(),
         local=facts.local,
         number=Scalars(facts.kinds, facts.runs),
+        counts_steps=steps_so_far(facts) if session else lambda node: False,
         plays=frozenset(_plays(facts)) if facts.episodes else frozenset(),
         answers=dict(_answers(facts)) if facts.episodes else {},
         parts=facts.keeps_steps,

@@ -20,7 +20,19 @@ from dlrun.port.placement.interpret.machine import Sink, Tested
 from dlrun.port.placement.reduce import Reductions
 from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import COUNT, ENTRY, INDEX, SAME, Kind, Place, Why, join_places, power, unknown
+from dlrun.port.placement.values import (
+    COUNT,
+    ENTRY,
+    INDEX,
+    MIXED,
+    SAME,
+    Kind,
+    Place,
+    Why,
+    join_places,
+    power,
+    unknown,
+)
 from dlrun.port.program.script import calls_method, children, dotted, walk
 
 _ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
@@ -252,12 +264,9 @@ class Shown:
         if sink.loop is None or self.goes_on:
             return [Wrap(node, how)]
         for up in self.script.above(sink.call):
-            if isinstance(up, cst.If):
-                for n in walk(up.test):
-                    if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo):
-                        later = not isinstance(n.left, cst.Name) or _of_rest(up.test, n)
-                        after = place.kind is Kind.INDEX and later
-                        return [Wrap(node, "serial_index" if after else "serial_steps")]
+            asked = self._asked_at(up.test, place) if isinstance(up, cst.If) else None
+            if asked is not None:
+                return [Wrap(node, asked)]
             if up is sink.loop.node:
                 break
         return []
@@ -291,6 +300,28 @@ class Shown:
         """Tell whether ``node`` is a number that counts iterations."""
         place = self._place(node)
         return (place.kind in (Kind.COUNT, Kind.INDEX) or place.counts) and self._number(node)
+
+    def _asked_at(self, test: cst.BaseExpression, place: Place) -> str | None:
+        """Return what makes a count serial that is shown where ``test`` asks for every so many, or a divided number.
+
+        The number of an iteration is that of the last of those that it stands for where as many are behind it.
+        """
+        index = place.kind is Kind.INDEX
+        divided = [n for n in walk(test) if n in self.run.shards.divided]
+        rests = (n for n in walk(test) if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo))
+        rest = next(rests, None)
+        if rest is not None:
+            last = not isinstance(rest.left, cst.Name) or self._asks_for_last(test) or _of_rest(test, rest)
+            return "serial_index" if index and last else "serial_steps"
+        if not divided:
+            return None
+        handed = any(isinstance(self.script.parents[n], cst.Arg) for n in divided)  # is_due(100)
+        return "serial_index" if index and handed else "serial_steps"
+
+    def _asks_for_last(self, test: cst.BaseExpression) -> bool:
+        """Tell whether a test is true at the last of so many steps: ``step % 100 == 99``, both of them divided."""
+        sides = [c.comparator for c in test.comparisons] if isinstance(test, cst.Comparison) else []
+        return any(side in self.run.shards.divided for side in sides)
 
     def _descends(self, node: cst.BaseExpression) -> bool:
         """Tell whether a quotient of sums so far is made of its parts: each summed up, then divided.
@@ -336,7 +367,7 @@ class Shown:
                 return None
             found += wraps or []
         silent = place.kind is not Kind.SAME and not found and isinstance(node, cst.BaseExpression) and not self.lost
-        if silent and not (shown and place.kind in (Kind.ENTRY, Kind.COUNT, Kind.INDEX)):
+        if silent and (place == MIXED or not (shown and place.kind in (Kind.ENTRY, Kind.COUNT, Kind.INDEX))):
             self.lost.append(node)
             return None
         return found
@@ -547,7 +578,7 @@ class Shown:
                 return self._in_training(node, n)
             if isinstance(n, cst.Call):
                 name = self.script.name_of(n.func)
-                if name in _EXITS or "save" in dotted(n.func):
+                if name in _EXITS or "save" in dotted(n.func) or _sets_rate(n):
                     return True
             if isinstance(n, (cst.Assign, cst.AugAssign)):
                 targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in n.targets]
@@ -616,3 +647,10 @@ def _of_rest(test: cst.CSTNode, remainder: cst.CSTNode) -> bool:
         )
         for n in walk(test)
     )
+
+
+def _sets_rate(call: cst.Call) -> bool:
+    """Tell whether ``call`` sets a rate: ``opt.learning_rate.assign(...)``, ``K.set_value(opt.lr, ...)``."""
+    if dotted(call.func).endswith(".set_value") and call.args:
+        return dotted(call.args[0].value).endswith((".lr", ".learning_rate"))
+    return dotted(call.func).endswith((".lr.assign", ".learning_rate.assign"))

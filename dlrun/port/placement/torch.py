@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.placement.evaluation import evaluations
 from dlrun.port.placement.interpret import Interpreter
@@ -17,7 +17,9 @@ from dlrun.port.placement.reduce import Reductions
 from dlrun.port.placement.shown import Shown
 from dlrun.port.placement.steered import Steered
 from dlrun.port.placement.throughput import throughput
+from dlrun.port.placement.values import Kind
 from dlrun.port.program.script import walk
+from dlrun.port.steps.counts import moving
 
 
 def interpreted(facts: Facts) -> Interpreter:
@@ -41,7 +43,19 @@ def keras_numbers(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     reductions = Reductions(facts, run)
     shown = list(Shown(facts, run, reductions).edits())
     yield from reductions.edits()
+    yield from _smoothed(facts, run)
     yield from shown
+
+
+def _smoothed(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit | Doubt]:
+    """Let moving averages of what iterations find forget as in the serial run, n of whose iterations one stands for."""
+    if not run.shards.parts:
+        yield from moving.of_numbers(facts, partial(_decays, run), run.shards.divided)
+
+
+def _decays(run: Interpreter, node: cst.CSTNode) -> bool:
+    places = [value.place for value in run.seen.get(node, ())]
+    return bool(places) and all(p.kind is Kind.RUN and bool(p.adds & {"decayed", "lag"}) for p in places)
 
 
 def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -58,6 +72,7 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from steered
     yield from () if steered else read.weighed()
     yield from throughput(facts, run)
+    yield from _smoothed(facts, run)
     yield from shown
 
 

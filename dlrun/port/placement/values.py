@@ -85,6 +85,7 @@ class Quotient:
 
 SAME, ENTRY, COUNT, INDEX = Place(), Place(Kind.ENTRY), Place(Kind.COUNT), Place(Kind.INDEX)
 BENT_COUNT = Place(Kind.COUNT, at="bent")
+MIXED = Place(Kind.COUNT, at="mixed")  # made of counts: alike on all ranks, and not n times as much serially
 CLOCK, SHARD, MIX, RATIO = Place(Kind.CLOCK), Place(Kind.SHARD), Place(Kind.MIX), Place(Kind.RATIO)
 
 
@@ -165,7 +166,7 @@ def join_places(a: Place, b: Place) -> Place:
     if (kinds == {Kind.ENTRY} and (a.adds | b.adds) & {"summed", "bent"}) or one_summed:
         return Place(Kind.ENTRY, adds=frozenset({"bent"}))
     if kinds == {Kind.COUNT}:
-        return Place(Kind.COUNT, at="mixed")
+        return MIXED
     for kind in (Kind.ENTRY, Kind.SHARD, Kind.CLOCK, Kind.COUNT, Kind.INDEX):
         if kind in kinds:
             return a if a.kind is kind else b
@@ -189,7 +190,7 @@ def join(a: Value | None, b: Value | None) -> Value:
     for one, other in ((a, b), (b, a)):
         serial = one.place.kind is Kind.SAME and one.const is NOTHING and not one.zero and one.scalar
         if place.kind is Kind.COUNT and serial and other.place.kind is Kind.COUNT:
-            place = Place(Kind.COUNT, at="mixed")  # a count or a serial number: which of them, nobody knows later
+            place = MIXED  # a count or a serial number: which of them, nobody knows later
     if items is None:
         for part in (*(a.items or ()), *(b.items or ())):
             place = join_places(place, part.place)
@@ -262,8 +263,9 @@ def combine(places: Iterable[Place]) -> Place:
         return next((p for p in found if p.kind is Kind.ENTRY and p.adds), ENTRY)
     if Kind.CLOCK in kinds:
         return CLOCK
-    if BENT_COUNT in found:
-        return BENT_COUNT
+    for special in (MIXED, BENT_COUNT):
+        if special in found:
+            return special
     return found[0] if len(set(found)) == 1 and found[0].kind is Kind.COUNT else COUNT
 
 
@@ -274,6 +276,11 @@ def power(place: Place) -> int:
     if place.kind is Kind.COUNT and place.at == "mixed":
         return 0
     return place.at if place.kind is Kind.COUNT and isinstance(place.at, int) else 1
+
+
+def out_of_sight(place: Place) -> Place:
+    """Return the placement of what something out of sight computes: of a count no count, but alike on all ranks."""
+    return MIXED if place.kind in (Kind.COUNT, Kind.INDEX) else place
 
 
 def count(times: int) -> Place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import libcst as cst
@@ -30,6 +30,14 @@ def averages(facts: ScriptFacts) -> Iterator[Average]:
         if of_weights(facts, average.node) and not of_gradients(facts, average.node):
             sums = isinstance(average.node, cst.BinaryOperation)
             yield _told_apart(facts, average.node) if sums else average  # type: ignore[arg-type]
+
+
+def of_numbers(facts: ScriptFacts, decays: Callable[[cst.CSTNode], bool]) -> Iterator[Average]:
+    """Yield the moving averages of numbers, such as losses, at what ``decays``."""
+    for average in _found(facts):
+        node = average.node
+        if decays(node.value if isinstance(node, cst.AugAssign) else node) and not of_weights(facts, node):
+            yield _told_apart(facts, node) if isinstance(node, cst.BinaryOperation) else average
 
 
 def _found(facts: ScriptFacts) -> Iterator[Average]:

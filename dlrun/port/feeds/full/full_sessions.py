@@ -18,6 +18,7 @@ from dlrun.port.program.script import dotted, walk
 
 Pair = tuple[cst.BaseExpression, cst.BaseExpression]
 _NUMBERS = (cst.Integer, cst.Float, cst.UnaryOperation, cst.List, cst.Tuple)
+_GENERATORS = ("default_rng", "RandomState", "Generator", "SeedSequence")  # of random numbers: no arrays
 _STATE = ("Variable", "get_variable", "placeholder", "random_normal", "random_uniform", "truncated_normal")
 
 
@@ -177,7 +178,8 @@ class FullSessions(FullBatches):
         called = plain(self._called(value))
         if called in ("tensorflow.constant", "tensorflow.convert_to_tensor") and isinstance(value, cst.Call):
             return bool(value.args) and self._is_data(value.args[0].value)
-        return called.startswith("numpy.") and bool(value.args) if isinstance(value, cst.Call) else False
+        draws = called.rsplit(".", 1)[-1] in _GENERATORS
+        return called.startswith("numpy.") and not draws and bool(value.args) if isinstance(value, cst.Call) else False
 
     def _called(self, value: cst.CSTNode) -> str:
         return self.script.name_of(value.func) if isinstance(value, cst.Call) else ""

@@ -7,25 +7,35 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret.statements import Statements
-from dlrun.port.placement.store import Class, Frame, Function, Obj, merge
+from dlrun.port.placement.store import Frame, Function, Obj, merge
 from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Value
 
 _BATCH = ("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_batch_end")
 _BEHIND = ("on_epoch_end", "on_train_end")
+_AROUND = ("on_train_begin", "on_epoch_begin", *_BATCH, *_BEHIND)
 
 
 class Callbacks(Statements):
-    """Runs the callbacks that ``fit()`` is given."""
+    """Runs the callbacks that ``fit()`` is given, and the steps that a model takes by a method of its own."""
 
-    def fitted(self, given: list[Value], node: cst.CSTNode) -> None:
-        """Run the methods of the program's callbacks as ``fit()`` does: epochs of batches of this rank's shard."""
-        held = [Value(refs=frozenset([r])) for r in self.reachable(given) if r.kind == "instance"]
-        own = [value for value in held if self._is_callback(value)]
-        if not own or self.loop is not None:
+    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> None:
+        """Run what of the program ``fit()`` runs: epochs of batches of this rank's shard."""
+        if self.loop is not None:
             return
+        held = [Value(refs=frozenset([r])) for r in self.reachable(given)]
+        own = [value for value in held if self._is_callback(value)]
+        if own and self.shards.parts:  # fit() gives each batch's logs as the serial script does
+            for value in own:
+                for name in _AROUND:
+                    self._hooked(value, name, [Value(scalar=True), self._logs(node, name, SAME)], node)
+        elif own:
+            self._all_epochs(own, node)
+        self._own_steps(receiver, node)
+
+    def _all_epochs(self, own: list[Value], node: cst.CSTNode) -> None:
         for value in own:
             self._told(value, node)
-            self.dunder(value, "on_train_begin", [ANY], node)
+            self._hooked(value, "on_train_begin", [ANY], node)
         first = dict(self.state or {})
         exits = dict(self.exits)
         with self.unrecorded():  # what is carried from epoch to epoch
@@ -38,28 +48,70 @@ class Callbacks(Statements):
         for value in own:
             self._until_the_end(value, node)
         for value in own:
-            self.dunder(value, "on_train_end", [ANY], node)
+            self._hooked(value, "on_train_end", [ANY], node)
+
+    def _own_steps(self, receiver: Value, node: cst.CSTNode) -> None:
+        """Run the ``train_step()`` of a model of the program: what it counts in variables of its own is read later."""
+        models = [r for r in receiver.refs if isinstance(r, Obj) and r.cls is not None]
+        stepping = [r for r in models if self.member(r.cls, "train_step") is not None]
+        if not stepping:
+            return
+        known, before = dict(self.exits), dict(self.state or {})
+        at = self.script.line_of(self.script.statement_of(node))
+        value = Value(refs=frozenset(stepping))
+        self.over_shard(at, lambda: self._step(value, node))
+        for made in [e for e in self.exits if e not in known]:
+            if made.owner != "variable":  # metrics are summed up by fit() itself
+                del self.exits[made]
+        kept = {at: v for at, v in (self.state or {}).items() if self._is_variable(at)}
+        self.state = before | kept
+
+    def _step(self, value: Value, node: cst.CSTNode) -> None:
+        self.dunder(value, "train_step", [Value(ENTRY)], node)
+
+    @staticmethod
+    def _is_variable(at: Any) -> bool:
+        return isinstance(at[0], Obj) and at[0].kind == "foreign" and at[0].name.endswith(("Variable", ".add_weight"))
 
     def _is_callback(self, value: Value) -> bool:
         return any(
-            base.endswith("Callback")
+            ref.name.endswith("LambdaCallback")
+            if ref.cls is None
+            else any(base.endswith("Callback") for base in self.foreign_bases(ref.cls))
             for ref in value.refs
-            if isinstance(ref, Obj) and ref.cls is not None
-            for base in self.foreign_bases(ref.cls)
+            if isinstance(ref, Obj)
         )
 
-    def _epoch(self, value: Value, node: cst.CSTNode) -> None:
-        self.dunder(value, "on_epoch_begin", [Value(scalar=True), ANY], node)
+    # -- the methods of a callback, or the functions that one is made of ------------------------------------------
+
+    def _hook(self, value: Value, name: str) -> Function | None:
+        """Return what a callback runs under ``name``."""
         ref = next(iter(value.refs))
-        behind = self._behind_batches(ref.cls)
-        batch = self._at_batches(ref.cls)
+        held = self.member(ref.cls, name) if ref.cls is not None else self.read((ref, name))
+        return next((r for r in (held or ANY).refs if isinstance(r, Function)), None)
+
+    def _hooked(self, value: Value, name: str, given: list[Value], node: cst.CSTNode) -> None:
+        hook = self._hook(value, name)
+        if hook is not None:
+            whose = value if next(iter(value.refs)).cls is not None else None
+            taken = len(hook.node.params.params) - (whose is not None)
+            self.run_function(hook, given[: max(taken, 0)], {}, node, whose)
+
+    def _epoch(self, value: Value, node: cst.CSTNode) -> None:
+        self._hooked(value, "on_epoch_begin", [Value(scalar=True), ANY], node)
+        behind = self._behind_batches(value)
+        batch = self._at_batches(value)
         if batch and behind is not None:
-            frame = self.frame_of("callback", behind, function=behind, parent=None)
+            own = next(iter(value.refs)).cls is not None
+            frame = self.frame_of("callback", behind.node, function=behind.node, parent=None if own else behind.frame)
             before, self.frame = self.frame, frame
-            self.write((frame, behind.params.params[0].name.value), value)
-            self.over_shard(behind, lambda: self._batch(value, batch, node))
+            if own:
+                self.write((frame, behind.node.params.params[0].name.value), value)
+            self.over_shard(behind.node, lambda: self._batch(value, batch, node))
             self.frame = before
-        self.dunder(value, "on_epoch_end", [Value(scalar=True), self._logs(node, "epoch", SAME)], node)
+        elif batch and self._hook(value, "on_epoch_end") is not None:
+            return  # no line can stand in it: see below
+        self._hooked(value, "on_epoch_end", [Value(scalar=True), self._logs(node, "epoch", SAME)], node)
 
     def _told(self, value: Value, node: cst.CSTNode) -> None:
         """Let a callback know what ``fit()`` tells it: of how many batches this rank's epochs are."""
@@ -69,32 +121,29 @@ class Callbacks(Statements):
 
     def _until_the_end(self, value: Value, node: cst.CSTNode) -> None:
         """Run the batches of a callback that has no method behind them: what they leave is read behind ``fit()``."""
-        cls = next(iter(value.refs)).cls
-        batch = self._at_batches(cls)
-        if batch and self._behind_batches(cls) is None:
+        batch = self._at_batches(value)
+        if batch and self._behind_batches(value) is None:
             at = self.script.line_of(self.script.statement_of(node))
             self.over_shard(at, lambda: self._batch(value, batch, node))
 
-    def _at_batches(self, cls: Class) -> list[str]:
-        return [name for name in _BATCH if self.member(cls, name) is not None]
+    def _at_batches(self, value: Value) -> list[str]:
+        return [name for name in _BATCH if self._hook(value, name) is not None]
 
     def _batch(self, value: Value, names: list[str], node: cst.CSTNode) -> None:
         for name in names:
-            given = [Value(self.index, scalar=True), self._logs(node, "batch", RATIO)]
-            self.dunder(value, name, given, node)
+            self._hooked(value, name, [Value(self.index, scalar=True), self._logs(node, "batch", RATIO)], node)
+        if self._behind_batches(value) is None:  # a lambda at the end of an epoch shows what goes on so far
+            self._hooked(value, "on_epoch_end", [Value(scalar=True), self._logs(node, "epoch", SAME)], node)
 
     def _logs(self, node: cst.CSTNode, tag: str, place: Any) -> Value:
         made = self.new("dict", node, f"logs {tag}")
         self.write((made, "[*]"), Value(place, scalar=True))
         return Value(refs=frozenset([made]))
 
-    def _behind_batches(self, cls: Class) -> Any:
-        """Return the method that is run behind the batches of an epoch."""
-        for name in _BEHIND:
-            for ref in (self.member(cls, name) or ANY).refs:
-                if isinstance(ref, Function) and isinstance(ref.node, cst.FunctionDef):
-                    return ref.node
-        return None
+    def _behind_batches(self, value: Value) -> Function | None:
+        """Return the method that is run behind the batches of an epoch, if a line can stand in it."""
+        hooks = (self._hook(value, name) for name in _BEHIND)
+        return next((hook for hook in hooks if hook is not None and isinstance(hook.node, cst.FunctionDef)), None)
 
 
 __all__ = ["ENTRY", "Callbacks", "Frame"]

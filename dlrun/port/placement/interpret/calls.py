@@ -46,9 +46,10 @@ from dlrun.port.placement.values import (
     constant,
     join,
     joined,
+    out_of_sight,
     unknown,
 )
-from dlrun.port.program.script import children, dotted
+from dlrun.port.program.script import argument, children, dotted, walk
 
 _SCORES = ("_score", "accuracy", "_auc")
 _LOSSES = ("loss", "cross_entropy", "criterion", "_error", "divergence", "kl_div", "nll")
@@ -71,8 +72,8 @@ class Calls(Classes):
         """Return what a store into ``node`` changes; see ``statements``."""
         raise NotImplementedError
 
-    def fitted(self, given: list[Value], node: cst.CSTNode) -> None:
-        """Run the callbacks that ``fit()`` is given; see ``callbacks``."""
+    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> None:
+        """Run what of the program ``fit()`` runs; see ``callbacks``."""
         raise NotImplementedError
 
     def call(self, node: cst.Call) -> Value:
@@ -156,7 +157,7 @@ class Calls(Classes):
             return self._function(callee.name, args, keywords, node)
         given = [*args, *keywords.values()]
         self._run_given(given, node)
-        place = combine([callee.place, *(self.content(a) for a in given)])
+        place = out_of_sight(combine([callee.place, *(self.content(a) for a in given)]))
         if place.kind is Kind.SAME:  # nothing is known of it, and so it may keep what it is given later
             return Value(refs=frozenset([self.new("foreign", node, "unknown")]))
         return Value(place)
@@ -193,10 +194,12 @@ class Calls(Classes):
             if isinstance(self.script.parents.get(node), cst.Expr) and not self.shards.kind(node.func):
                 self._sink(node, kept=True) if self.keep(Value(refs=frozenset([ref])), args, node) else None
             loss = ref.name.endswith(("Loss", "loss"))
+            if self._goes_by_own_steps(ref.site):
+                return Value(scalar=True)  # a schedule that goes by this rank's own steps
             if self.shards.parts and loss and combine(given).kind is Kind.ENTRY:
                 return Value(self.of_episode(parts.SUMMED) if parts.is_sum(ref.site) else ENTRY, scalar=True)
-            return Value(combine(given), scalar=True if loss else None)
-        return Value(combine(given))
+            return Value(out_of_sight(combine(given)), scalar=True if loss else None)
+        return Value(out_of_sight(combine(given)))
 
     def _call_object(self, ref: Obj, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         own = Value(refs=frozenset([ref]))
@@ -329,7 +332,8 @@ class Calls(Classes):
             return self._fields_in(row, args[0], keywords, node)
         if name == "builtins.map" and len(args) > 1:
             return self._mapped(args, node)
-        self._run_given(given, node)
+        if row is not Row.HOLDS:
+            self._run_given(given, node)
         place = combine(self.content(a) for a in given)
         if row is None and isinstance(self.script.parents.get(node), cst.Expr):
             self._may_fill(node, args)
@@ -349,8 +353,10 @@ class Calls(Classes):
                 place = parts.BENT
         reduced = any(map(self.serial, given))
         kinds = (self.shards.kind(n) for n in (node, *(arg.value for arg in node.args)))
-        if place.kind in (Kind.COUNT, Kind.INDEX) and any(kinds):
+        if place.kind in (Kind.COUNT, Kind.INDEX) and (any(kinds) or self._goes_by_own_steps(node)):
             place = SAME  # a scheduler that is told the steps of an epoch is no count
+        elif row is None:
+            place = out_of_sight(place)
         if place.kind is Kind.SAME and row is not Row.SCALAR:
             made = self.new("foreign", node, name=name)
             if row is Row.STATE:
@@ -361,6 +367,10 @@ class Calls(Classes):
             return Value(refs=frozenset([made]), scalar=scalar, reduced=reduced)
         texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
         return Value(place, scalar=scalar, reduced=reduced, texts=texts)
+
+    def _goes_by_own_steps(self, made: cst.CSTNode) -> bool:
+        """Tell whether what is ``made`` there is told numbers of steps that are divided: a schedule."""
+        return any(n in self.shards.divided for n in walk(made))
 
     def _may_fill(self, node: cst.Call, args: list[Value]) -> None:
         """Note that a function out of sight, whose result is not used, may put what it is given into an argument."""
@@ -500,8 +510,14 @@ class Calls(Classes):
         place = combine([base, *(self.content(a) for a in given)])
         if place.kind is Kind.SAME or (place.kind is Kind.COUNT and name in ("fit", "fit_generator")):
             made = self.new("foreign", node, name=f".{name}")
+            if name == "add_weight":  # of a layer, a model or a metric
+                begins, shape = argument(node, "initializer"), argument(node, "shape")
+                zero = begins is not None and self.eval(begins).const == "zeros"
+                one = shape is None or (isinstance(shape, cst.Tuple) and not shape.elements)
+                self.write((made, CONTENT), Value(zero=zero))
+                return Value(refs=frozenset([made]), scalar=one or None)
             return Value(refs=frozenset([made]), reduced=self.serial(receiver) or any(map(self.serial, given)))
-        return Value(place, scalar=True if row is Row.SCALAR else None)
+        return Value(out_of_sight(place), scalar=True if row is Row.SCALAR else None)
 
     def _of_fields(self, template: str, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Place:
         """Return the placement of what the fields of a template read: ``{top.avg:.3f}`` no more of ``top``."""
@@ -555,9 +571,9 @@ class Calls(Classes):
             self.hooks.update(dict.fromkeys(r for g in given for r in g.refs if isinstance(r, (Function, Bound))))
             return True
         if name == "gradient" and len(args) > 1:
-            self.trained |= {r for r in self.reachable(args[1:2]) if r.kind == "foreign"}
+            self.trained |= {r for r in self.reachable(args[1:2]) if r.kind == "foreign" and not _counts_alone(r)}
         if name in ("fit", "fit_generator"):
-            self.fitted(given, node)
+            self.fitted(receiver, given, node)
         return False
 
     def _of_shard(self, receiver: Value, name: str) -> Value | None:
@@ -869,6 +885,17 @@ def _fields(template: str) -> list[str] | None:
 def _maker(value: Value) -> str:
     """Return the qualified name of what made an object of a library."""
     return next((ref.name for ref in value.refs if isinstance(ref, Obj) and ref.kind == "foreign"), "")
+
+
+def _counts_alone(ref: Obj) -> bool:
+    """Tell whether a variable takes no gradient: ``tf.Variable(0, trainable=False)``, or one of whole numbers."""
+    call = ref.site if isinstance(ref.site, cst.Call) else None
+    fixed = argument(call, "trainable") if call is not None else None
+    kind = argument(call, "dtype") if call is not None else None
+    begins = call.args[0].value if call is not None and call.args else None
+    words = kind.raw_value if isinstance(kind, cst.SimpleString) else dotted(kind) if kind is not None else ""
+    whole = words.rsplit(".", 1)[-1].startswith(("int", "uint")) or (kind is None and isinstance(begins, cst.Integer))
+    return whole or (fixed is not None and dotted(fixed) == "False")
 
 
 def _order(ref: object) -> tuple[str, int]:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret.containers import Containers
 from dlrun.port.placement.store import CONTENT, Bound, Class, Frame, Function, Method, Obj, key_of
-from dlrun.port.placement.values import ANY, COUNT, Kind, Value, combine, join, joined
+from dlrun.port.placement.values import ANY, Kind, Value, combine, join, joined
 from dlrun.port.program.script import dotted, names_in
 
 _DUNDERS: dict[type[Any], str] = {
@@ -34,6 +34,7 @@ _KINDS = {
     "builtins.set": "set",
     "collections.UserDict": "dict",
 }
+_RATES = ("lr", "learning_rate")
 _DEALT = ("sampler", "batch_sampler")  # what a loader holds that is sharded with it
 _SHAPES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_sparse", "layout")
 
@@ -178,9 +179,10 @@ class Classes(Containers):
         if not isinstance(ref, Obj):
             return ANY
         if (held := self.read((ref, name))) is not None:
-            return held
+            rate = name in _RATES and held.place.kind is Kind.COUNT
+            return Value(scalar=True) if rate else held  # set by a serial count: the rate that all ranks train with
         if name == "iterations" and "keras.optimizers." in f"{ref.name}.":
-            return Value(COUNT, scalar=True)
+            return Value(self.updates, scalar=True)
         if (
             self._by_key(ref, "__getattr__")
             and self.member(ref.cls, name) is None

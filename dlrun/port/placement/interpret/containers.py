@@ -15,6 +15,7 @@ from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Obj, key_of
 from dlrun.port.placement.values import (
     ANY,
+    COUNT,
     EMPTY,
     ENTRY,
     NOTHING,
@@ -405,6 +406,8 @@ class Containers(Expressions):
         if self.recording:
             self.used.update(pending)
         place = self.content(value)
+        if place.kind is Kind.UNKNOWN and "rows" in place.adds:
+            return Value(COUNT, scalar=True)
         if place.kind is Kind.RUN and "joined" in place.adds:
             return Value(Place(Kind.RUN, place.at, frozenset({"entry"})), scalar=True)
         batch = place.kind is Kind.ENTRY and not value.refs

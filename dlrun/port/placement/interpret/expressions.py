@@ -18,6 +18,7 @@ from dlrun.port.placement.values import (
     ENTRY,
     INDEX,
     MIX,
+    MIXED,
     NOTHING,
     RATIO,
     SAME,
@@ -157,7 +158,7 @@ class Expressions(Machine):
         if name and not name.startswith(".") and not owner.refs and owner.name:
             return Value(name=name)
         if node.attr.value == "iterations" and dotted(node.value).endswith(".optimizer"):
-            return Value(COUNT, scalar=True)  # of a Keras model: the updates so far
+            return Value(self.updates, scalar=True)  # of a Keras model
         value = self.attribute(owner, node.attr.value, node)
         if value is not ANY or owner.refs:
             return value
@@ -369,7 +370,9 @@ class Expressions(Machine):
         alike = [v for v in entry.items or () if v.scalar or self.content(v).kind is Kind.SAME]
         numbers = entry.scalar or (entry.items and len(alike) == len(entry.items)) or entry.texts
         place = self.content(entry)
-        if self.cadenced and not self.apart and self.loop is not None and place.kind is Kind.SAME:
+        objects = any(isinstance(r, Obj) and r.kind == "instance" for r in entry.refs)
+        here = self.cadenced and not self.apart and self.loop is not None
+        if here and place.kind is Kind.SAME and not objects:
             return replace(entry, name="fires")
         told = numbers or (entry.refs and self.numbers(entry))
         if not self.cadenced or not told or place.kind in (Kind.SAME, Kind.UNKNOWN):
@@ -833,7 +836,7 @@ def _ratio(op: Any, a: Place, b: Place, one: bool, inside: bool) -> Place:
     """
     marks = {p.at for p in (a, b) if p.kind is Kind.COUNT}
     if marks & {"mixed", "bent"}:
-        return Place(Kind.COUNT, at="mixed") if "mixed" in marks else BENT_COUNT
+        return MIXED if "mixed" in marks else BENT_COUNT
     if isinstance(op, _SCALES):
         if {a.kind, b.kind} == {Kind.INDEX, Kind.SAME}:
             return replace(INDEX, at="scaled")

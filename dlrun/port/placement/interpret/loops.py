@@ -111,6 +111,8 @@ class Loops(Calls):
         for at in [at for at in written if at not in base and at[0] in there]:
             if not self._filled_later(at, base):
                 base[at] = EMPTY
+        for at in [at for at in written if at[1] == REST and at in base and at[0] in there]:
+            self._filled_later(at, base)
         self._of_classes(written, base)
         for ref in {at[0]: None for at in written if at[1] == REST and at[0] in there}:
             self._unkeyed(ref, base)
@@ -223,7 +225,7 @@ class Loops(Calls):
         """
         held = (self.state or {}).get(at)
         lists = [r for r in held.refs if isinstance(r, Obj) and r.kind in _LISTS] if held is not None else []
-        if at[0].kind != "dict" or at[1] in (REST, GROWN) or not lists or len(lists) < len(held.refs):  # type: ignore[union-attr]
+        if at[0].kind != "dict" or at[1] == GROWN or not lists or len(lists) < len(held.refs):  # type: ignore[union-attr]
             return False
         rest = base.get((at[0], REST), EMPTY)
         base[at[0], REST] = join(rest, Value(refs=frozenset(lists), zero=True))
@@ -366,7 +368,12 @@ class Loops(Calls):
                 self._hoped[at] = False
                 return False
             return None
-        if value.place.kind is Kind.UNKNOWN and before.place.kind is Kind.SAME and before.scalar and not before.refs:
+        if (
+            value.place.kind is Kind.UNKNOWN
+            and before.place.kind is Kind.SAME
+            and before.scalar is not False
+            and not before.refs
+        ):
             self._hoped[at] = True
             return True
         return None
@@ -460,7 +467,7 @@ class Loops(Calls):
             return value.at(unknown(node, "the first iteration makes it, and others add to it", at))
         if place.untouched and place.at == at:
             return before
-        if place.at == at and place.adds in ({"scaled"}, {"fires"}, {"fraction"}):
+        if place.at == at and (place.adds in ({"scaled"}, {"fraction"}) or place.adds - {"reset"} == {"fires"}):
             return value.at(SAME)
         if place.at == at and "reset" in place.adds and not place.adds & _ODD:
             return Value(replace(place, adds=place.adds - {"reset"}), scalar=value.scalar)  # this rank's window goes on
@@ -649,7 +656,9 @@ class Loops(Calls):
         listed = at[1] == GROWN or (bool(value.refs) and self._rebound(value, at) is not None)
         bad = place.adds - {"entry", "same", "reset", "ordered", "some"}
         if listed:
-            return unknown(node, "what it keeps of each iteration is itself a sum so far", at) if bad else "gather"
+            rows = frozenset({"rows"} if not place.adds & {"some", "trimmed", "reset"} else ())
+            lost = unknown(node, "what it keeps of each iteration is itself a sum so far", at)
+            return replace(lost, adds=rows) if bad else "gather"
         if bad == {"part"} and not listed and "entry" not in place.adds:
             return "average"  # a mean: each rank has divided by the length of its shard
         if place.adds == {"joined"}:

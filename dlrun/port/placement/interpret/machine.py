@@ -11,7 +11,20 @@ import libcst as cst
 
 from dlrun.port.placement.shards import Shards
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Bound, Frame, Location, Method, Obj, State
-from dlrun.port.placement.values import ANY, EMPTY, INDEX, NOTHING, SAME, Kind, Place, Value, combine, join
+from dlrun.port.placement.values import (
+    ANY,
+    COUNT,
+    EMPTY,
+    INDEX,
+    MIXED,
+    NOTHING,
+    SAME,
+    Kind,
+    Place,
+    Value,
+    combine,
+    join,
+)
 from dlrun.port.program.script import Script
 
 BUDGET = 150_000  # nodes that one run may evaluate
@@ -120,6 +133,11 @@ class Machine:
     def index(self) -> Place:
         """The placement of the number of an iteration over a shard."""
         return SAME if self.shards.parts else INDEX
+
+    @property
+    def updates(self) -> Place:
+        """The placement of the number of updates so far, as an optimizer counts them."""
+        return SAME if self.shards.parts else COUNT
 
     @property
     def apart(self) -> bool:
@@ -238,7 +256,7 @@ class Machine:
             counted = [p for p in places if p.kind is Kind.COUNT]
             beside = [v for v, p in zip(held, places, strict=True) if p.kind is Kind.SAME and _may_be_shown(v)]
             if beside and counted:
-                return Place(Kind.COUNT, at="mixed")  # counts beside serial numbers
+                return MIXED  # counts beside serial numbers
         return combine([value.place, *(flat(v) for v in self.held(value))])
 
     def held(self, value: Value) -> list[Value]:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts.numbers.fetches import fetched
 from dlrun.port.placement.store import CONTENT, Obj
-from dlrun.port.placement.values import ANY, ENTRY, SAME, Kind, Value, unknown
+from dlrun.port.placement.values import ANY, COUNT, ENTRY, SAME, Kind, Value, unknown
 
 if TYPE_CHECKING:
     from dlrun.port.placement.interpret.calls import Calls
@@ -67,12 +67,21 @@ def _of(run: Calls, node: cst.Call, wanted: cst.BaseExpression, value: Value) ->
         beside = [e.value for e in wanted.elements] if isinstance(wanted, cst.List) else [wanted] * len(fields)
         return Value(items=tuple(_of(run, node, w, v) for w, (_, v) in zip(beside, fields, strict=False)))
     made = run.new(box.kind, node, "fetched")
+    named = _entries(wanted)
     for key, held in fields:
-        run.write((made, key), _number(run, wanted, held))
+        run.write((made, key), _number(run, named.get(key, wanted), held))
     return Value(refs=frozenset([made]))
 
 
+def _entries(wanted: cst.BaseExpression) -> dict[str, cst.BaseExpression]:
+    """Return what a run fetches in a dict, under the keys that are written there."""
+    pairs = [e for e in wanted.elements if isinstance(e, cst.DictElement)] if isinstance(wanted, cst.Dict) else []
+    return {f'["{e.key.evaluated_value}"]': e.value for e in pairs if isinstance(e.key, cst.SimpleString)}
+
+
 def _number(run: Calls, wanted: cst.BaseExpression, value: Value) -> Value:
+    if run.shards.counts_steps(wanted):
+        return Value(SAME if run.shards.parts else COUNT, scalar=True)
     place = run.content(value)
     streams = [r for r in value.refs if isinstance(r, Obj) and _streams(r)]
     if streams and value.name == _UPDATE and run.loop is not None:

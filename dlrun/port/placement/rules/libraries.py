@@ -22,6 +22,7 @@ FUNCTIONS: dict[str, Row] = {
     "neptune.log_metric": Row.SHOWS,
     "joblib.dump": Row.SHOWS,
     "tensorflow.train.Checkpoint": Row.HOLDS,
+    "keras.callbacks.LambdaCallback": Row.HOLDS,
     "torchvision.utils.save_image": Row.NOTHING,
 }
 METHODS: dict[str, Row] = {

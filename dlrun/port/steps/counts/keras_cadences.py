@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.numbers.computed import Tells
 from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, dotted, walk
 from dlrun.port.steps.counts.conditions import asked, divided
-from dlrun.port.steps.counts.keras_schedules import of_batches
-from dlrun.port.steps.counts.milestones import saves_or_decides
+from dlrun.port.steps.counts.keras_schedules import number_of_batch, of_batches
 from dlrun.port.steps.counts.so_far import bare
 
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore")
@@ -45,11 +45,16 @@ def keras(facts: KerasFacts, counts: Tells) -> Iterator[Edit | Doubt]:
                 "medium",
                 f"{facts.alias}.steps({code}), if it does",
             )
+    yield from shown(facts, counts)
+
+
+def shown(facts: ScriptFacts, counts: Tells) -> Iterator[Edit]:
+    """Divide likewise after how many batches each the script's own callbacks save or show something."""
     for every in dict.fromkeys(_of_callbacks(facts, counts)):
         yield _divided(facts, every)
 
 
-def _divided(facts: KerasFacts, every: cst.BaseExpression) -> Edit:
+def _divided(facts: ScriptFacts, every: cst.BaseExpression) -> Edit:
     return Edit(every, _WHY, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))
 
 
@@ -61,10 +66,10 @@ def _of_savers(facts: KerasFacts) -> Iterator[cst.BaseExpression]:
             yield every
 
 
-def _of_callbacks(facts: KerasFacts, counts: Tells) -> Iterator[cst.BaseExpression]:
-    """Yield what the script's own callbacks divide a count of batches by to know when to save."""
+def _of_callbacks(facts: ScriptFacts, counts: Tells) -> Iterator[cst.BaseExpression]:
+    """Yield what the script's own callbacks divide a count of batches by: to know when to save, or to show."""
     for node in facts.script.of(cst.If):
-        if not of_batches(facts, node) or not saves_or_decides(facts, node.body):
+        if not of_batches(facts, node):
             continue
         rests = {every for n in walk(node.test) if isinstance(n, cst.BaseExpression) for _, every in divided(n)}
         for count, every in asked(facts.flow, node.test):
@@ -74,8 +79,8 @@ def _of_callbacks(facts: KerasFacts, counts: Tells) -> Iterator[cst.BaseExpressi
                 yield every
 
 
-def _is_number(facts: KerasFacts, node: cst.CSTNode) -> bool:
+def _is_number(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is the number of a batch in its epoch, which Keras gives the method."""
     function = facts.script.function_of(node)
-    params = [p.name.value for p in function.params.params] if isinstance(function, cst.FunctionDef) else []
-    return isinstance(node, cst.Name) and params[1:2] == [node.value]
+    named = number_of_batch(facts, function) if isinstance(function, cst.FunctionDef) else None
+    return isinstance(node, cst.Name) and node.value == named

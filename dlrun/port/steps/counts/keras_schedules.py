@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.numbers.computed import Tells, reaching
 from dlrun.port.facts.updates.rates import ORDER, changes, is_zero, reads_rate
@@ -18,7 +19,6 @@ from dlrun.port.steps.counts.bounds import AFTER, compared
 from dlrun.port.steps.counts.changing_rates import compound
 from dlrun.port.steps.counts.conditions import asked
 from dlrun.port.steps.counts.counters import is_one_more
-from dlrun.port.steps.counts.milestones import saves_or_decides
 from dlrun.port.steps.counts.so_far import bare
 from dlrun.port.steps.counts.step_rates import StepRates, ways
 from dlrun.port.steps.rate import keras_rate
@@ -85,7 +85,7 @@ def keras(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Iterator[Edit | D
 def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
     """Divide what the number of a turn of ``loops`` is compared with: ``if step == 800: rate.assign(0.01)``.
 
-    And after how many turns each a model is saved, ``if step % 1000 == 0:``; what is only shown is left.
+    And after how many turns each something is saved or shown: ``if step % 1000 == 0:``.
     """
     for loop, turn in ((loop, dotted(loop.target)) for loop in loops):
         for node in (n for n in walk(loop.body) if isinstance(n, cst.If)):
@@ -94,14 +94,13 @@ def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
                 for left, how, right in compared(node.test)
                 if dotted(left) == turn and issubclass(how, (*ORDER, cst.Equal)) and not is_zero(right)
             ]
-            if saves_or_decides(facts, node.body):
-                stages += [
-                    every
-                    for count, every in asked(facts.flow, node.test)
-                    if dotted(count) == turn and isinstance(facts.script.parents[every], cst.BinaryOperation)
-                ]
-                around = [node.test, node.body]
-                stages += [part for every in stages for part in windows.means(facts, loop, around, every)]
+            stages += [
+                every
+                for count, every in asked(facts.flow, node.test)
+                if dotted(count) == turn and isinstance(facts.script.parents[every], cst.BinaryOperation)
+            ]
+            around = [node.test, node.body]
+            stages += [part for every in stages for part in windows.means(facts, loop, around, every)]
             for stage in stages:
                 yield Edit(
                     stage,
@@ -110,7 +109,7 @@ def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
                 )
 
 
-def batches(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Tells:
+def batches(facts: ScriptFacts, loops: Sequence[cst.For] = ()) -> Tells:
     """Return what tells whether a node counts training batches: as a callback does, or as a turn of ``loops``."""
     script = facts.script
     known = {
@@ -186,7 +185,25 @@ def _stops(facts: KerasFacts, counts: Tells) -> Iterator[Edit]:
                 )
 
 
-def of_batches(facts: KerasFacts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` stands in a method that Keras calls with every training batch."""
+def of_batches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` stands in what Keras calls with every training batch."""
     function = facts.script.function_of(node)
-    return isinstance(function, cst.FunctionDef) and bool(_BATCH.search(function.name.value))
+    return isinstance(function, cst.FunctionDef) and (
+        bool(_BATCH.search(function.name.value)) or number_of_batch(facts, function) is not None
+    )
+
+
+def number_of_batch(facts: ScriptFacts, function: cst.FunctionDef) -> str | None:
+    """Return the name by which Keras tells ``function`` the number of a batch in its epoch: None if it does not."""
+    given = [
+        arg.value
+        for call in facts.script.calls
+        if dotted(call.func).endswith("LambdaCallback")
+        for arg in call.args
+        if arg.keyword is not None and _BATCH.search(arg.keyword.value)
+    ]
+    alone = any(facts.flow.definition(value) is function for value in given)
+    params = [p.name.value for p in function.params.params]
+    if not alone and not _BATCH.search(function.name.value):
+        return None
+    return next(iter(params[0 if alone else 1 :]), None)

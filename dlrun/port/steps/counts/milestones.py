@@ -218,7 +218,7 @@ def _is_cadence(facts: Facts, node: cst.If, bodies: list[cst.CSTNode], number: c
         for each in facts.flow.bodies(body, 3)
         for n in walk(each)
     )
-    followed = facts.framework == "torch" or getattr(facts, "style", "") == "tape"
+    followed = facts.framework == "torch" or getattr(facts, "style", "") in ("tape", "session")
     return followed and rest and not updates and (around in facts.loops or isinstance(around, cst.FunctionDef))
 
 

@@ -10,6 +10,7 @@ from dlrun.port.edits import Danger, Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.models.moving import Average, averages, taken_from_one
+from dlrun.port.facts.models.moving import of_numbers as numbers
 from dlrun.port.facts.updates.session import SessionGradients, runs_session
 from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, walk
@@ -100,6 +101,38 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             yield from _edits(facts, average)
 
 
+def of_numbers(
+    facts: ScriptFacts, decays: Callable[[cst.CSTNode], bool], divided: frozenset[cst.CSTNode]
+) -> Iterator[Edit | Doubt]:
+    """Let moving averages of numbers forget so, too, where an iteration ``decays`` them; not every ``divided`` so many.
+
+    Before:
+        smooth = 0.0
+        for x, y in loader:
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward()
+            opt.step()
+            smooth = 0.9 * smooth + 0.1 * loss.item()
+
+    After:
+        smooth = 0.0
+        for x, y in loader:
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward()
+            opt.step()
+            smooth = dl.compound(0.9) * smooth + (1 - dl.compound(0.9)) * loss.item()
+    """
+    for average in numbers(facts, decays):
+        if any(
+            isinstance(up, cst.If) and not divided.isdisjoint(walk(up.test)) for up in facts.script.above(average.node)
+        ):
+            continue
+        if average.old is None and average.new is None:
+            yield _doubt(facts, average.node, "in every step", "low", "numbers")
+        else:
+            yield from _edits(facts, average)
+
+
 def _with_batch(facts: KerasFacts, node: cst.CSTNode, depth: int = 5) -> bool:
     """Tell whether ``node`` runs with every batch that Keras trains on."""
     ups = facts.script.above(node)
@@ -114,8 +147,8 @@ def _with_batch(facts: KerasFacts, node: cst.CSTNode, depth: int = 5) -> bool:
     return bool(calls) and all(_with_batch(facts, call, depth - 1) for call in calls)
 
 
-def _doubt(facts: ScriptFacts, node: cst.CSTNode, when: str, danger: Danger) -> Doubt:
-    why = f"averages weights {when}, and n ranks take 1/n of the steps: it forgets n times more slowly"
+def _doubt(facts: ScriptFacts, node: cst.CSTNode, when: str, danger: Danger, what: str = "weights") -> Doubt:
+    why = f"averages {what} {when}, and n ranks take 1/n of the steps: it forgets n times more slowly"
     return Doubt(node, why, danger, f"{facts.alias}.compound(d), where d weighs the old ones", name="counts-steps")
 
 

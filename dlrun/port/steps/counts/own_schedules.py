@@ -14,6 +14,8 @@ from dlrun.port.facts.updates.rates import is_groups_rate
 from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, walk
 from dlrun.port.steps.counts import decays
+from dlrun.port.steps.counts.counters import attributes, counters, tells
+from dlrun.port.steps.counts.milestones import numbers
 from dlrun.port.steps.counts.so_far import steps_so_far
 from dlrun.port.steps.counts.step_rates import StepRates, ways
 from dlrun.port.steps.rate import keras_rate, schedules
@@ -140,7 +142,10 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
     script = facts.script
     given = [rate for call in facts.optimizers for rate in schedules.rates_of(facts, call)]
     given += [found.node for found in keras_rate.assigned(facts) if isinstance(found.node, cst.BaseExpression)]
-    rates = StepRates(facts, steps_so_far(facts), divided, lambda node: schedules.follows_steps(facts, node))
+    so_far, named = steps_so_far(facts), tells(facts, numbers(facts, {*counters(facts), *attributes(facts)}))
+    rates = StepRates(
+        facts, lambda n: so_far(n) or named(n), divided, lambda node: schedules.follows_steps(facts, node)
+    )
     held = rates.computed(*given).nodes
     named_so = {script.code(node) for node in held if isinstance(node, (cst.Name, cst.Attribute))}
     given += [

@@ -1,0 +1,79 @@
+"""What callbacks, and models with a step of their own, count while fit() trains; a rate of 0."""
+
+# ruff: noqa
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+keras.utils.set_random_seed(0)
+x = np.random.randn(96, 4).astype("float32")
+y = np.random.randint(0, 3, 96)
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
+model.compile(keras.optimizers.SGD(0.0), loss_of)
+
+
+class Kept(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.batches, self.epochs, self.seen = {}, {}, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        for k, v in logs.items():
+            self.batches.setdefault(k, []).append(v)
+        self.seen += 1
+        if batch % 6 == 0:
+            print("batch", batch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        for k, v in logs.items():
+            self.epochs.setdefault(k, []).append(v)
+
+
+class Stepping(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+        self.seen = self.add_weight(name="seen", shape=(), initializer="zeros", trainable=False)
+        self.steps = tf.Variable(0, trainable=False)
+
+    def call(self, a):
+        return self.dense(a)
+
+    def train_step(self, data):
+        a, b = data
+        with tf.GradientTape() as tape:
+            loss = loss_of(b, self(a, training=True))
+        grads = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(grads, self.trainable_variables))
+        self.seen.assign_add(tf.cast(tf.shape(a)[0], tf.float32))
+        self.steps.assign_add(1)
+        return {"loss": loss}
+
+
+told = {"batches": 0}
+
+
+def after(batch, logs):
+    told["batches"] += 1
+    if batch % 3 == 0:
+        print("after", batch)
+
+
+def behind(epoch, logs):
+    print("counted", told["batches"])
+    told["batches"] = 0
+
+
+kept = Kept()
+model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[kept])
+print("kept", len(kept.batches["loss"]), len(kept.epochs["loss"]), kept.seen)
+by_lambda = keras.callbacks.LambdaCallback(on_train_batch_end=after, on_epoch_end=behind)
+model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[by_lambda])
+stepping = Stepping()
+rate = keras.optimizers.schedules.ExponentialDecay(0.0, 12, 0.5)
+stepping.compile(keras.optimizers.SGD(rate))
+for again in range(2):
+    stepping.fit(x, y, batch_size=8, epochs=2, verbose=0)
+    print("stepped", float(stepping.seen.numpy()), int(stepping.steps.numpy()), int(stepping.optimizer.iterations))
+print("rate", float(rate(stepping.optimizer.iterations)), float(stepping.optimizer.iterations) ** 0.5)
