@@ -16,7 +16,7 @@ from dlrun.rank.script import theirs
 
 _FRAME = r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)'
 _COMMUNICATION = ("dl_comm", "ml_comm", "mpi4py", "torch/distributed", "horovod")
-_LOOK_AGAIN = 2.0  # seconds between the two looks at where the ranks stand
+_LOOK_AGAIN = 1.5  # seconds between the two looks at where the ranks stand
 _SUSPECT = 0.5  # seconds from the end of a rank that said nothing to the first of them
 _SHOWN = 12  # frames of a missing rank's stack
 
@@ -101,6 +101,8 @@ class Lookout:
         if self.looks:
             dump, call = frames(answer["dump"]), answer["call"]
             self.looks[-1][rank] = Stack(rank, host, answer["pid"], dump, answer["written"], call)
+            if len(self.looks) == 2 and self.looks[1].keys() == self.looks[0].keys():
+                self.due = time.monotonic()  # who answered before has again: there is nothing to wait for
 
     def stalled(self) -> dict[int, Stack]:
         """Return where the ranks stand if none has moved between the looks, else nothing."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from dlrun.launch.plan import LaunchPlan
-from dlrun.launch.stall import Stack, frames, missing, verdict
+from dlrun.launch.stall import Lookout, Stack, frames, missing, verdict
 
 DUMP = """Current thread 0x00007f (most recent call first):
   File "/usr/lib/python3/site-packages/dl_comm/torch.py", line 12 in gradients
@@ -52,6 +53,18 @@ def test_ranks_at_one_line_but_in_different_exchanges_are_told_apart():
 def test_of_two_ranks_the_one_that_communicates_is_the_one_that_waits():
     stacks = {0: stack(0, "/home/me/data.py:7 read"), 1: stack(1, *frames(DUMP))}
     assert [s.rank for s in missing(stacks)] == [0]
+
+
+def test_once_all_have_answered_twice_there_is_nothing_to_wait_for():
+    lookout = Lookout(0.0)
+    answer = {"pid": 1, "dump": DUMP, "call": "", "written": 0}
+    for _ in range(2):
+        assert lookout.look()
+        for rank in range(2):
+            assert lookout.due > time.monotonic()
+            lookout.seen(rank, "n1", answer)
+    assert lookout.due <= time.monotonic()
+    assert sorted(lookout.stalled()) == [0, 1]
 
 
 # Rank 0 speaks until all have come to where they are to stall: a start that takes long is no stall.
