@@ -22,7 +22,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlrun.apart.run import Apart
 from dlrun.errors import DlrunError
 from dlrun.launch.commands import command, spec
 from dlrun.launch.mps import served
@@ -104,6 +103,8 @@ def _run(
     """Run the command; the ranks get these variables besides."""
     from dlrun.launch.process import Run
 
+    if settled.apart:
+        from dlrun.apart.run import Apart  # costs 8 ms
     run_dir = Path(settled.cwd, settled.run_dir)
     run = Run(settled, on_line, on_note)
     details = spec(settled, look(os.environ), run.server.addresses, run.server.token)
