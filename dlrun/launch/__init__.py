@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from dlrun.launch.plan import Command, Host, LaunchPlan
 from dlrun.launch.profile import with_profile
 from dlrun.launch.resolve import resolve as _resolve
 from dlrun.launch.site import Site, look
+from dlrun.rank import saving
 
 if TYPE_CHECKING:
     from dlrun.launch.result import Result
@@ -129,8 +129,7 @@ def _run(
             if apart:
                 apart.failed = result.returncode != 0 and not result.interrupted
     finally:
-        for left in run_dir.glob(".saving-*"):  # of a rank that was ended while it saved
-            shutil.rmtree(left, ignore_errors=True)
+        saving.clear(str(run_dir))
     return result
 
 

@@ -11,7 +11,7 @@ import socket
 import time
 from typing import Any
 
-from dlrun.rank import wire
+from dlrun.rank import saving, wire
 from dlrun.rank.communicating import talks
 from dlrun.rank.log import TAIL, Log, crashed_at
 from dlrun.rank.proc import catches, children, unlink_forsaken, unlink_segments
@@ -51,6 +51,7 @@ class Watcher:
         self.since = time.time()
         self.kill_at = float("inf")
         self.look_at = time.monotonic() + serial_after if server else float("inf")  # whether the script talks to others
+        self.orphaned = False  # ``dlrun launch`` is dead
         self.stopped = False  # the script was told to end: its end is no failure
         self.failure: dict[str, Any] = {}
         self.talked = True
@@ -101,6 +102,8 @@ class Watcher:
         self._end_descendants()
         if code or self.stopped:
             unlink_forsaken(self.since)
+        if self.orphaned:
+            saving.clear(os.environ["DLRUN_RUN_DIR"])
         return self._conclude(code if code >= 0 else 128 - code, -code if code < 0 else 0)
 
     def _serve(self, fd: int) -> None:
@@ -204,7 +207,7 @@ class Watcher:
         """``dlrun launch`` is dead, and with it the job."""
         assert self.server
         self._forget(self.server.fileno())
-        self.server = None
+        self.server, self.orphaned = None, True
         self._stop(signal.SIGTERM, GRACE)
 
     def _forget(self, fd: int) -> None:

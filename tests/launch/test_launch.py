@@ -90,7 +90,10 @@ def test_a_rank_that_fails_ends_the_job_with_its_code(dlrun, mpiexec, tmp_path, 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_signal_to_dlrun_ends_everything(mpiexec, tmp_path, number, code):
-    (tmp_path / "waits.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    (tmp_path / "waits.py").write_text(
+        "import os, time\nfolder = os.environ['DLRUN_RUN_DIR'] + '/.saving-x' + os.environ['DLRUN_RANK']\n"
+        "os.mkdir(folder)\nos.symlink('/dev/null', folder + '/last.pt')\nprint('up', flush=True)\ntime.sleep(60)\n"
+    )
     line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", mpiexec, "waits.py"]
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -101,6 +104,7 @@ def test_a_signal_to_dlrun_ends_everything(mpiexec, tmp_path, number, code):
     told = f"dlrun: {number.name} ended the job (exit code {code}); logs: " in (tmp_path / "errors").read_text()
     assert told == (code > 0)
     assert left_running(tmp_path, 40) == []
+    assert not list(tmp_path.glob("dlrun-runs/*/.saving-*")), "of checkpoints that were being written"
 
 
 DISAGREES = """
