@@ -1,4 +1,4 @@
-"""Folders that a checkpoint is written through, in the run directory; a rank that is ended while it saves leaves one."""
+"""Folders in the run directory that checkpoints are written through: a rank that is ended in a save leaves one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import os
 def clear(run_dir: str) -> None:
     """Remove them; each holds links alone."""
     with contextlib.suppress(OSError):
-        for folder in [f"{run_dir}/{name}" for name in os.listdir(run_dir) if name.startswith(".saving-")]:  # noqa: PTH208
+        left = [name for name in os.listdir(run_dir) if name.startswith(".saving-")]  # noqa: PTH208
+        for folder in (f"{run_dir}/{name}" for name in left):
             with contextlib.suppress(OSError):
                 for name in os.listdir(folder):  # noqa: PTH208
                     os.unlink(f"{folder}/{name}")  # noqa: PTH108

@@ -267,11 +267,14 @@ NO_SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name", NO_SCRIPTS)
-def test_what_is_no_script_is_told_in_a_sentence(tmp_path, name):
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [*(("launch -n 2 --dry-run", name) for name in NO_SCRIPTS), ("port", "link.py"), ("port", "pipe.py")],
+)
+def test_what_is_no_script_is_told_in_a_sentence(tmp_path, verb, name):
     (tmp_path / "nb.ipynb").write_text('{"cells": []}')
     (tmp_path / "link.py").symlink_to("gone.py")
     os.mkfifo(tmp_path / "pipe.py")
-    done = CliRunner().invoke(main, ["launch", "-n", "2", "--dry-run", str(tmp_path / name)])
+    done = CliRunner().invoke(main, [*verb.split(), str(tmp_path / name)])
     assert done.exit_code == 1
     assert NO_SCRIPTS[name] in done.output
