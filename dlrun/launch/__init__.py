@@ -150,6 +150,11 @@ def launch_again(
     ``DLRUN_ATTEMPT``. A job that was told to end is not started again.
     """
     run_dir = plan.run_dir or new_run_dir(plan)
+    if least:
+        plan = replace(plan, ranks=prepare(plan)[0].ranks)  # as many as the hosts take, where nobody says
+        if least > (plan.ranks or 1):
+            why = f"there are to be {plan.ranks} ranks, and {least} or more"
+            raise DlrunError(why, "give the lower number first: -n 4:8, or --min-ranks 4 -n 8")
     left = _Left(plan, least)
     for attempt in range(1, restarts + 2):
         program = plan.program + (resume if attempt > 1 else ())

@@ -353,3 +353,18 @@ def test_ranks_fit_the_hosts_that_are_left_and_grow_again_with_those_that_are_na
     left.without("n3")
     with pytest.raises(DlrunError, match="the hosts that are left take 2 ranks, and the job needs 4"):
         left.plan((*three, Host("n4")))
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "ranks"),
+    [
+        ("--min-ranks 2 --max-restarts 1 --hosts localhost:3", "", "3\n"),
+        ("-n 4:2 --max-restarts 1", "dlrun: there are to be 2 ranks, and 4 or more", ""),
+        ("-n 1:2", "dlrun: --min-ranks 1 counts with --max-restarts alone", "2\n"),
+    ],
+)
+def test_a_job_that_may_shrink_begins_with_all_its_ranks(dlrun, any_mpiexec, tmp_path, words, told, ranks):
+    (tmp_path / "counts.py").write_text("import os\nprint(os.environ['DLRUN_SIZE'])\n")
+    done = dlrun(*words.split(), "--mpiexec", any_mpiexec, "counts.py")
+    assert (done.returncode, done.stdout) == (0 if ranks else 1, ranks), done.stderr
+    assert told in done.stderr
