@@ -180,7 +180,7 @@ def see(backend: str, how: str, folder: Path, cluster: Lab | None = None) -> See
     said = next((line for line in errors.splitlines() if line.startswith("dlrun: rank")), "")
     seen = Seen(how, backend, job.returncode, seconds, said, errors)
     deadline = time.time() + IN_TIME
-    while (left := _here(folder) + sorted(_on_nodes(cluster) - running)) and time.time() < deadline:
+    while (left := running_in(folder) + sorted(_on_nodes(cluster) - running)) and time.time() < deadline:
         time.sleep(0.05)
     seen.processes = left
     files = _shared(cluster) - shared
@@ -198,7 +198,7 @@ def _when_made(file: Path) -> float:
     return file.stat().st_mtime
 
 
-def _here(folder: Path) -> list[str]:
+def running_in(folder: Path) -> list[str]:
     """Return what runs in ``folder``, on any of the machines: their processes are this kernel's, too."""
     found = []
     for process in Path("/proc").iterdir():
