@@ -70,6 +70,7 @@ def said(tmp_path, monkeypatch):  # type: ignore
         (["-n", "2", "--gpus", "0", "train.py"], "--gpus 0: a rank is kept from GPUs by", "give --gpus 1 or more"),
         (["-n", "2", "--silence", "-1", "train.py"], "--silence -1: a node gets", "give --silence 1 or more"),
         (["-n", "2", "--start-timeout", "nan", "train.py"], "--start-timeout nan: ranks get", "give --start-timeout 1"),
+        (["-n", "2", "--debug", "5", "train.py"], "--debug 5: the ranks are 0 to 1", ""),
         (["-n", "2", "--native", "'", "train.py"], "--native ': No closing quotation", "quotes in it come in pairs"),
         (["-n", "2", "--resume", "'", "train.py"], "--resume ': No closing quotation", "quotes in it come in pairs"),
         (["-n", "2", "--mpiexec", "bin/mpiexec", "train.py"], "--mpiexec bin/mpiexec: there is no", "give its path"),
