@@ -149,7 +149,7 @@ def connect(addresses: list[list[Any]], silence: int) -> socket.socket:
     while (left or called) and time.monotonic() < deadline:
         if left:
             host, port = left.pop(0)
-            call = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            call = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
             call.setblocking(False)
             if call.connect_ex((host, port)) in (0, errno.EINPROGRESS):
                 calls.register(call, select.POLLOUT)
