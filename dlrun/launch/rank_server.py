@@ -138,11 +138,12 @@ class RankServer:
         if rank in self.calls and self.calls[rank].ended is None:
             self._send(self.calls[rank], wire.IN, data)
 
-    def ask_stacks(self) -> None:
-        """Ask every rank that still runs where it stands."""
-        for call in self.calls.values():
-            if call.ended is None:
-                self._send(call, wire.ASK, {})
+    def ask_stacks(self) -> int:
+        """Ask every rank that still runs where it stands; return how many there are."""
+        running = [call for call in self.calls.values() if call.ended is None]
+        for call in running:
+            self._send(call, wire.ASK, {})
+        return len(running)
 
     def missing(self) -> list[int]:
         """Return the ranks that have not called."""

@@ -19,6 +19,15 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(masks["SigCgt"], 16) >> number - 1 & 1)
 
 
+def stopped(pid: int) -> bool:
+    """Return whether somebody has stopped process ``pid``, by SIGSTOP or in a debugger."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            return file.read().rsplit(b") ", 1)[1][:1] in (b"T", b"t")
+    except OSError:
+        return False
+
+
 def children(pid: int) -> list[int]:
     """Return the process ids of the children of ``pid``, which has one thread."""
     try:

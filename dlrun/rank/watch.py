@@ -14,7 +14,7 @@ from typing import Any
 from dlrun.rank import saving, wire
 from dlrun.rank.communicating import talks
 from dlrun.rank.log import TAIL, Log, crashed_at
-from dlrun.rank.proc import catches, children, unlink_forsaken, unlink_segments
+from dlrun.rank.proc import catches, children, stopped, unlink_forsaken, unlink_segments
 from dlrun.rank.script import EARLY_WARNINGS, STACK_SIGNAL
 from dlrun.rank.stdin import Feed
 
@@ -190,7 +190,7 @@ class Watcher:
             return
         size = before = os.path.getsize(path)  # noqa: PTH202
         self._signal(STACK_SIGNAL)
-        for _ in range(150):
+        for _ in range(150 if not stopped(self.script) else 0):
             time.sleep(0.01)
             last, size = size, os.path.getsize(path)  # noqa: PTH202
             if size == last > before:  # it comes line by line, and is whole when it has stopped to grow
@@ -198,10 +198,21 @@ class Watcher:
         with open(path) as file:  # noqa: PTH123
             file.seek(before)
             dump = file.read()
-        call = ""
+        lines = []
         with contextlib.suppress(OSError), open(path.removesuffix("stack") + "call") as file:  # noqa: PTH123
-            call = file.readline().rstrip()
-        self._send(wire.STACK, {"pid": self.script, "dump": dump, "call": call, "written": self.log.size()})
+            lines = file.read().splitlines()
+        *calls, begun = lines or [""]
+        self._send(
+            wire.STACK,
+            {
+                "pid": self.script,
+                "dump": dump,
+                "call": calls[0] if calls else "",
+                "begun": begun,
+                "stopped": stopped(self.script),
+                "written": self.log.size(),
+            },
+        )
 
     def _orphaned(self) -> None:
         """``dlrun launch`` is dead, and with it the job."""
