@@ -65,7 +65,8 @@ class FirstFailure:
 
     def loses(self, call: Call) -> None:
         """Take that a rank's watcher is gone: it was killed, or its node was."""
-        self._take(2, _of(call, LOST, 128 + 9))
+        known = call.dies or {"what": LOST, "code": 128 + 9}
+        self._take(2, _of(call, known["what"], known["code"]))
 
     def leaves(self, call: Call) -> None:
         """Take that a rank's script goes with exit code 0: well, unless others fall over it.

@@ -31,6 +31,7 @@ class Call:
     reader: wire.Reader = field(default_factory=wire.Reader)
     left: str | None = None  # where the script called sys.exit(0), "" at its end
     ended: dict[str, Any] | None = None
+    dies: dict[str, Any] | None = None  # a signal has ended the script
     trusted: bytes | None = b""  # what of the token has arrived; None once it was right
 
 
@@ -99,6 +100,8 @@ class RankServer:
                 call.left = json.loads(body)["left"]
             elif kind == wire.ENDED:
                 call.ended = json.loads(body)
+            elif kind == wire.DIES:
+                call.dies = json.loads(body)
             self.heard(call, kind, body)
 
     def welcome(self) -> None:

@@ -267,6 +267,7 @@ class Watcher:
 
     def _conclude(self, code: int, number: int) -> int:
         if number in ENDS and number not in self.received and not self.stopped:
+            self._send(wire.DIES, {"what": f"killed by {signal.Signals(number).name}", "code": code})
             time.sleep(0.1)  # who ends a script by this may send it to all its group, and ours has not been told yet
         while self.signalled:
             self._pass_signal_on(self.signalled.pop(0))

@@ -203,6 +203,7 @@ for step in range(1000):
         if sys.argv[1] == "exit(0)": sys.exit(0)
         if sys.argv[1] == "os._exit(0)": os._exit(0)
         if sys.argv[1] == "SIGKILL": os.kill(os.getpid(), 9)
+        if sys.argv[1] == "SIGTERM": os.kill(os.getpid(), 15)
     mc.gradients([np.ones(50000, np.float32), np.ones(100, np.float32)], step)
 mc.finalize()
 """
@@ -236,6 +237,7 @@ ENDS = {
     "exit(0)": (1, "sys.exit(0) in the middle of the job at trains.py:11"),
     "os._exit(0)": (1, f"{LEFT_SILENTLY} at trains.py:12"),
     "SIGKILL": (137, "killed by SIGKILL"),
+    "SIGTERM": (143, "killed by SIGTERM"),
 }
 
 
