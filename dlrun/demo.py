@@ -116,8 +116,12 @@ def _run_serial(script: Path, args: list[str], threads: str, on_line: Callable[[
     env = {**os.environ, "OMP_NUM_THREADS": threads}
     with subprocess.Popen(command, cwd=script.parent, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            on_line(line)
+        try:
+            for line in process.stdout:
+                on_line(line)
+        except BaseException:
+            process.kill()
+            raise
     return process.returncode
 
 

@@ -126,3 +126,9 @@ def test_each_test_file_has_a_name_of_its_own() -> None:
     """As pytest imports them by their names alone: the second one of a name would not be run."""
     names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_what_only_some_launches_need_costs_no_other_its_time() -> None:
+    code = "import dlrun.launch, dlrun.launch.process, sys\nprint(*{'dlrun.apart.run', 'tempfile'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout == "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -116,3 +117,31 @@ def test_a_fault_of_dlrun_itself_is_told_as_one_with_the_lines_to_report(
         f"dlrun: a fault of dlrun {__version__} itself, not of what you gave it: KeyError",
         "  Please report it, with the lines above and what you typed.",
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_a_verb_ends_what_it_has_started_and_clears_up(tmp_path: Path, number: signal.Signals) -> None:
+    """As a batch system ends it whose time is up: Python alone would die of it, and leave all that behind."""
+    (tmp_path / "train.py").write_text("import torch, pathlib, os, time\npathlib.Path('up').touch()\ntime.sleep(60)\n")
+    (tmp_path / "tmp").mkdir()
+    words = [sys.executable, "-m", "dlrun", "port", "--observe", "--diff", "train.py"]
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    verb = subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.rglob("up")):
+        assert verb.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    verb.send_signal(number)
+    told = verb.communicate(timeout=60)[1]
+    assert verb.returncode == 128 + number, told
+    assert ("dlrun: interrupted" if number == signal.SIGINT else f"dlrun: ended by {number.name}") in told
+    assert not list((tmp_path / "tmp").iterdir())
+    running = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    assert not [entry for entry in running if _begins_with(entry, str(tmp_path))]
+
+
+def _begins_with(process: Path, folder: str) -> bool:
+    try:
+        return str((process / "cwd").readlink()).startswith(folder) and bool((process / "cmdline").read_bytes())
+    except OSError:
+        return False

@@ -20,8 +20,9 @@ class Now {
   struct Place* place_;
 };
 
-// From now on, `signal` makes this process write the calls that it is in, one a line, into the file `path`, over what
-// is there; then the handler that the signal had before is called.
+// From now on, `signal` makes this process write into the file `path`, over what is there, the calls that it is in, one a
+// line, and how many it has begun ("12 calls begun": who is in none may move on all the same); then the handler that the
+// signal had before is called.
 void tell_calls_on(int signal, const char* path);
 
 }  // namespace dl

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -82,8 +86,10 @@ class _Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         _check_folder()
+        told: list[int] = []
         try:
-            return super().invoke(ctx)
+            with _ended_like_ctrl_c(told):
+                return super().invoke(ctx)
         except click.NoSuchOption as error:
             if error.ctx and any(isinstance(p, click.Argument) and p.nargs < 0 for p in error.ctx.command.params):
                 after = "--" if error.ctx.allow_interspersed_args else "it"
@@ -91,8 +97,10 @@ class _Verbs(click.Group):
                 raise click.NoSuchOption(error.option_name, why, error.possibilities, error.ctx) from None
             raise
         except KeyboardInterrupt:
-            click.echo("\ndlrun: interrupted", err=True)
-            raise click.exceptions.Exit(130) from None
+            number = told[0] if told else signal.SIGINT
+            how = f"ended by {signal.Signals(number).name}" if told else "interrupted"
+            click.echo(f"\ndlrun: {how}", err=True)
+            raise click.exceptions.Exit(128 + number) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
             raise
         except Exception as error:
@@ -103,6 +111,30 @@ class _Verbs(click.Group):
                 f"a fault of dlrun {__version__} itself, not of what you gave it: {type(error).__name__}",
                 "Please report it, with the lines above and what you typed.",
             ) from None
+
+
+@contextmanager
+def _ended_like_ctrl_c(told: list[int]) -> Iterator[None]:
+    """Have what batch systems send raise KeyboardInterrupt, and note it in ``told``: what a verb has begun it ends.
+
+    A hang-up that ``nohup`` has it ignore stays ignored. A launch has handlers of its own while it runs.
+    """
+
+    def interrupt(number: int, _: object) -> None:
+        told.append(number)
+        raise KeyboardInterrupt
+
+    taken = [signal.SIGTERM, signal.SIGHUP] if threading.current_thread() is threading.main_thread() else []
+    before = {number: signal.getsignal(number) for number in taken}
+    for number, handler in before.items():
+        if handler == signal.SIG_DFL:
+            signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler == signal.SIG_DFL:
+                signal.signal(number, handler)
 
 
 def _check_folder() -> None:

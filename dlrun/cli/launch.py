@@ -187,6 +187,8 @@ def _run(
 
     if plan.tee:
         Path(plan.tee).write_bytes(b"")
+    if least and not restarts:
+        _note(f"--min-ranks {least} counts with --max-restarts alone: this job is not started again")
     if restarts:
         return launch_again(plan, restarts, again, _note, least, hosts)
     return launch(plan, None, _note)

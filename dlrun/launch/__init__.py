@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlrun.apart.run import Apart
 from dlrun.errors import DlrunError
 from dlrun.launch.commands import command, spec
 from dlrun.launch.mps import served
@@ -30,6 +28,7 @@ from dlrun.launch.plan import Command, Host, LaunchPlan
 from dlrun.launch.profile import with_profile
 from dlrun.launch.resolve import resolve as _resolve
 from dlrun.launch.site import Site, look
+from dlrun.rank import saving
 
 if TYPE_CHECKING:
     from dlrun.launch.result import Result
@@ -104,6 +103,8 @@ def _run(
     """Run the command; the ranks get these variables besides."""
     from dlrun.launch.process import Run
 
+    if settled.apart:
+        from dlrun.apart.run import Apart  # costs 8 ms
     run_dir = Path(settled.cwd, settled.run_dir)
     run = Run(settled, on_line, on_note)
     details = spec(settled, look(os.environ), run.server.addresses, run.server.token)
@@ -128,8 +129,7 @@ def _run(
             if apart:
                 apart.failed = result.returncode != 0 and not result.interrupted
     finally:
-        for left in run_dir.glob(".saving-*"):  # of a rank that was ended while it saved
-            shutil.rmtree(left, ignore_errors=True)
+        saving.clear(str(run_dir))
     return result
 
 
@@ -150,6 +150,11 @@ def launch_again(
     ``DLRUN_ATTEMPT``. A job that was told to end is not started again.
     """
     run_dir = plan.run_dir or new_run_dir(plan)
+    if least:
+        plan = replace(plan, ranks=prepare(plan)[0].ranks)  # as many as the hosts take, where nobody says
+        if least > (plan.ranks or 1):
+            why = f"there are to be {plan.ranks} ranks, and {least} or more"
+            raise DlrunError(why, "give the lower number first: -n 4:8, or --min-ranks 4 -n 8")
     left = _Left(plan, least)
     for attempt in range(1, restarts + 2):
         program = plan.program + (resume if attempt > 1 else ())

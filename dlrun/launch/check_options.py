@@ -33,7 +33,8 @@ def check_counts(plan: LaunchPlan, ranks: int) -> None:
         )
     outside = [rank for rank in plan.show or () if rank >= ranks]
     if outside:
-        raise DlrunError(f"--show {outside[0]}: the ranks are 0 to {ranks - 1}")
+        option = "--debug" if plan.input == outside[0] else "--show"
+        raise DlrunError(f"{option} {outside[0]}: the ranks are 0 to {ranks - 1}")
 
 
 def check_placement(plan: LaunchPlan, site: Site, ranks: int, backend: str, local: bool) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,10 +107,21 @@ def defaults(path: Path, kinds: Kinds) -> dict[str, Any]:
                 hint = f"did you mean {named}?" if close else "dlrun launch --help lists them"
                 raise DlrunError(f"{_line(path, option)}: {option.value} is no option of dlrun launch", hint)
             found[name] = _value(path, option, value, kinds[name])
-            if name in _RUN_BY_DLRUN and path.stat().st_uid not in (0, os.getuid()):
-                why = f"{option.value} names a program to run, and the file is another user's"
+            if name in _RUN_BY_DLRUN and (others := _of_others(path)):
+                why = f"{option.value} names a program to run, and {others}"
                 raise DlrunError(f"{_line(path, option)}: {why}", f"if that is right, say it: --{option.value}")
     return found
+
+
+def _of_others(path: Path) -> str:
+    """Return why a file may not be this user's own words, or those of root; "" where it is."""
+    for place, name in ((path, "the file"), (path.absolute().parent, "the folder")):
+        of = place.stat()
+        if of.st_uid not in (0, os.getuid()):
+            return f"{name} is another user's"
+        if of.st_mode & stat.S_IWOTH and not of.st_mode & stat.S_ISVTX:
+            return f"anybody can write to {name}"
+    return ""
 
 
 def _value(path: Path, option: Node, node: Node, kind: str) -> Any:

@@ -28,6 +28,10 @@ _FALLS = (
     r"Connection (reset|closed|refused)|Broken ?pipe|killed by SIG(SEGV|ABRT|BUS|TERM|PIPE)"
 )
 _OTHER_ENDED = r"rank (\d+) (\(process \d+\) )?(has left|has died|ended|calls finalize)"
+# The same of a library that does not say which: what it is connected to has gone, a process or the network.
+_PEER_GONE = (
+    r"(gloo|NCCL|Dist\w+Error).*(by peer|remote (process|server|worker)|Broken pipe|recv, got 0 bytes|socket closed)"
+)
 # The last words of a rank that calls MPI_Abort, as MPICH and those made of it write them; Hydra then kills the watchers
 # of all ranks, and any of them may be the first that is seen to be gone.
 _ABORTS = re.compile(r"^(?:Abort\((\d+)\)|application called MPI_Abort\([^,]*, (\d+)\)).*", re.MULTILINE)
@@ -61,7 +65,8 @@ class FirstFailure:
 
     def loses(self, call: Call) -> None:
         """Take that a rank's watcher is gone: it was killed, or its node was."""
-        self._take(2, _of(call, LOST, 128 + 9))
+        known = call.dies or {"what": LOST, "code": 128 + 9}
+        self._take(2, _of(call, known["what"], known["code"]))
 
     def leaves(self, call: Call) -> None:
         """Take that a rank's script goes with exit code 0: well, unless others fall over it.
@@ -88,9 +93,10 @@ class FirstFailure:
         return guilty
 
     def _falls_over(self, what: str) -> Call | None:
-        """Return the rank that has ended and that these words of another's name."""
-        match = re.search(_OTHER_ENDED, what)
-        return self._done.get(int(match[1])) if match else None
+        """Return the rank that has ended and that these words of another's name, or mean."""
+        if match := re.search(_OTHER_ENDED, what):
+            return self._done.get(int(match[1]))
+        return next(iter(self._done.values()), None) if re.search(_PEER_GONE, what) else None
 
     def decide(self) -> None:
         """Blame the likeliest of the failures taken so far, and write ``failure.json``."""
@@ -157,7 +163,7 @@ def doubt(what: str, where: str = "") -> int:
 
     ``where`` is the line of the script that ended it, "" where none is known.
     """
-    if re.search(_OTHER_ENDED, what):
+    if re.search(_OTHER_ENDED, what) or re.search(_PEER_GONE, what):
         return _OTHERS_END
     if _BY_LIBRARY.fullmatch(what) and not where:
         return 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +42,8 @@ def served(
     if not shared or sites or not (plan.mps or needed(env)):
         yield {}
         return
+    import tempfile  # costs 2 ms
+
     folder = Path(tempfile.mkdtemp(prefix="dlrun-mps-", dir="/tmp"))  # a short path: a socket's is
     variables = {f"CUDA_MPS_{name}_DIRECTORY": str(folder / name.lower()) for name in ("PIPE", "LOG")}
     there = env | variables

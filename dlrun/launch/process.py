@@ -185,7 +185,7 @@ class Run:
         if not self.server.complete or self.asked or self._over():
             self.lookout.moved()
         elif self.lookout.look():
-            self.server.ask_stacks()
+            self.lookout.asked = self.server.ask_stacks()
         elif stacks := self.lookout.stalled():
             if all(stack.stuck for stack in stacks.values()) and self.blame.blames_left():
                 return

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dlrun.rank import wire
+
+_GLOBAL = "00"  # the scope of an address, in /proc/net/if_inet6
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Call:
     reader: wire.Reader = field(default_factory=wire.Reader)
     left: str | None = None  # where the script called sys.exit(0), "" at its end
     ended: dict[str, Any] | None = None
+    dies: dict[str, Any] | None = None  # a signal has ended the script
     trusted: bytes | None = b""  # what of the token has arrived; None once it was right
 
 
@@ -51,7 +55,10 @@ class RankServer:
         self.token = os.urandom(16).hex()
         self.calls: dict[int, Call] = {}
         hosts = ["127.0.0.1"] if local else own_addresses()
-        self.listener = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(max(ranks, 128), 65535))
+        family = socket.AF_INET6 if any(":" in host for host in hosts) else socket.AF_INET
+        place, backlog = ("127.0.0.1" if local else "", 0), min(max(ranks, 128), 65535)
+        both = family == socket.AF_INET6  # it hears IPv4, too
+        self.listener = socket.create_server(place, family=family, backlog=backlog, dualstack_ipv6=both)
         self.listener.setblocking(False)
         selector.register(self.listener, selectors.EVENT_READ, self.accept)
         self.addresses = [(host, self.listener.getsockname()[1]) for host in hosts]
@@ -93,6 +100,8 @@ class RankServer:
                 call.left = json.loads(body)["left"]
             elif kind == wire.ENDED:
                 call.ended = json.loads(body)
+            elif kind == wire.DIES:
+                call.dies = json.loads(body)
             self.heard(call, kind, body)
 
     def welcome(self) -> None:
@@ -132,11 +141,12 @@ class RankServer:
         if rank in self.calls and self.calls[rank].ended is None:
             self._send(self.calls[rank], wire.IN, data)
 
-    def ask_stacks(self) -> None:
-        """Ask every rank that still runs where it stands."""
-        for call in self.calls.values():
-            if call.ended is None:
-                self._send(call, wire.ASK, {})
+    def ask_stacks(self) -> int:
+        """Ask every rank that still runs where it stands; return how many there are."""
+        running = [call for call in self.calls.values() if call.ended is None]
+        for call in running:
+            self._send(call, wire.ASK, {})
+        return len(running)
 
     def missing(self) -> list[int]:
         """Return the ranks that have not called."""
@@ -156,8 +166,8 @@ class RankServer:
         first = self.calls[0]
         if first.host == socket.gethostname():
             others = [call for call in self.calls.values() if call.host != first.host]
-            return str((others or [first])[0].connection.getsockname()[0])
-        return str(first.connection.getpeername()[0])
+            return _plain((others or [first])[0].connection.getsockname()[0])
+        return _plain(first.connection.getpeername()[0])
 
     def _enrol(self, call: Call, hello: dict[str, Any]) -> None:
         call.facts = hello
@@ -177,7 +187,7 @@ class RankServer:
 
 
 def own_addresses() -> list[str]:
-    """Return this machine's IPv4 addresses, the one its name stands for first, loopback left out."""
+    """Return this machine's addresses, the one its name stands for first, loopback left out; IPv6 after IPv4."""
     import fcntl
     import struct
 
@@ -189,7 +199,24 @@ def own_addresses() -> list[str]:
             with suppress(OSError):  # SIOCGIFADDR; an interface without an IPv4 address
                 answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", os.fsencode(name)[:15]))
                 found.append(socket.inet_ntoa(answer[20:24]))
-    return _unique(address for address in found if not address.startswith("127."))
+    return [*_unique(address for address in found if not address.startswith("127.")), *_ipv6()]
+
+
+def _ipv6(table: Path = Path("/proc/net/if_inet6")) -> list[str]:
+    """Return this machine's IPv6 addresses that other machines reach; none where sockets cannot take IPv4 besides."""
+    if not socket.has_dualstack_ipv6():
+        return []
+    try:
+        rows = [line.split() for line in table.read_text().splitlines()]
+    except OSError:
+        return []
+    found = [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])) for row in rows if row[3] == _GLOBAL]
+    return _unique(found)
+
+
+def _plain(address: str) -> str:
+    """Return an IPv4 address as that, where a socket of both kinds has it as one of IPv6's."""
+    return str(address).removeprefix("::ffff:")
 
 
 def _unique(items: Iterable[str]) -> list[str]:

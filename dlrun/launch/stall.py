@@ -17,6 +17,7 @@ from dlrun.rank.script import theirs
 _FRAME = r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)'
 _COMMUNICATION = ("dl_comm", "ml_comm", "mpi4py", "torch/distributed", "horovod")
 _LOOK_AGAIN = 2.0  # seconds between the two looks at where the ranks stand
+_SOON = 1.5  # the same, once a rank is suspect
 _SUSPECT = 0.5  # seconds from the end of a rank that said nothing to the first of them
 _SHOWN = 12  # frames of a missing rank's stack
 
@@ -25,7 +26,8 @@ _SHOWN = 12  # frames of a missing rank's stack
 class Stack:
     """Where one rank stands: its main thread's frames as ``file:line name``, innermost first, and its log's size.
 
-    ``call`` is the exchange that dl_comm says it is in: "call 12 of team 0: gradients (mean) of weight (64, 3)".
+    ``call`` is the exchange that dl_comm says it is in: "call 12 of team 0: gradients (mean) of weight (64, 3)", and
+    ``begun`` how many it has begun: who computes in one line for long, and is in none, may move all the same.
     """
 
     rank: int
@@ -34,6 +36,8 @@ class Stack:
     frames: tuple[str, ...]
     written: int
     call: str = ""
+    begun: str = ""
+    stopped: bool = False
 
     @property
     def place(self) -> str:
@@ -43,6 +47,8 @@ class Stack:
     @property
     def own(self) -> str:
         """The innermost frame that is the user's own."""
+        if self.stopped:
+            return "a stop: somebody sent it SIGSTOP"
         mine = [frame for frame in self.frames if not theirs(frame)]
         return mine[0] if mine else (self.frames[0] if self.frames else "no Python code")
 
@@ -55,6 +61,8 @@ class Stack:
     @property
     def stuck(self) -> bool:
         """Whether it can but wait for others: in such a library's innermost call, or in exit hooks without Python."""
+        if self.stopped:
+            return False
         return bool(self.call) or not self.frames or any(name in self.frames[0] for name in _COMMUNICATION)
 
 
@@ -66,6 +74,7 @@ class Lookout:
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
+        self.asked = 0  # the ranks
         self.pace = float("inf")  # seconds until the next looks, where a rank is suspect
         self.moved()
 
@@ -93,14 +102,16 @@ class Lookout:
         if len(self.looks) == 2:
             return False
         self.looks.append({})
-        self.due = time.monotonic() + _LOOK_AGAIN
+        self.due = time.monotonic() + (_LOOK_AGAIN if self.pace == float("inf") else _SOON)
         return True
 
     def seen(self, rank: int, host: str, answer: Mapping[str, Any]) -> None:
         """Take a rank's answer: its ``pid``, ``faulthandler``'s ``dump`` and the bytes that it has ``written``."""
         if self.looks:
-            dump, call = frames(answer["dump"]), answer["call"]
-            self.looks[-1][rank] = Stack(rank, host, answer["pid"], dump, answer["written"], call)
+            known = {name: answer[name] for name in ("pid", "written", "call", "begun", "stopped")}
+            self.looks[-1][rank] = Stack(rank, host, frames=frames(answer["dump"]), **known)
+            if len(self.looks) == 2 and len(self.looks[1]) == len(self.looks[0]) == self.asked:
+                self.due = time.monotonic()  # all have answered twice: there is nothing to wait for
 
     def stalled(self) -> dict[int, Stack]:
         """Return where the ranks stand if none has moved between the looks, else nothing."""

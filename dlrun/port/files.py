@@ -37,6 +37,8 @@ def read_and_port(path: Path, options: Options | None = None, seen: Observed | N
         DlrunError: as ``port``, or the file cannot be read.
     """
     try:
+        if path.is_fifo():  # who waits to read it may wait for ever
+            raise no_script(path)
         source = path.read_bytes()
     except FileNotFoundError:
         raise no_script(path) from None

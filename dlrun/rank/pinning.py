@@ -8,7 +8,7 @@ from typing import Any
 
 from dlrun.rank.gpus import MASKS, Gpu, assign, by_number, gpus, mask, visible
 
-SHM_EACH = 8 << 20  # bytes of /dev/shm that a rank may take
+SHM_EACH = 12 << 20  # bytes of /dev/shm that a rank may take, or look for
 Core = tuple[int, ...]  # its hardware threads
 
 
@@ -57,8 +57,9 @@ def bound(here: Sequence[Core], local_size: int, want: Mapping[str, Any]) -> lis
 def without_shm(local_size: int, free: int | None) -> dict[str, str]:
     """Return the variables that have MPICH do without /dev/shm, where its ``free`` bytes are too few for these ranks.
 
-    It would die of SIGBUS. MPICH 5.0 over UCX was seen to take 5.3 MiB a rank, and 16 KiB with these. dl_comm's own
-    memory lies elsewhere.
+    It would die of SIGBUS. MPICH 5.0 over UCX was seen to take 5.3 MiB a rank, and 16 KiB with these. Where it finds
+    less than twice that, ranks choose different ways to each other now and then, and one dies of SIGSEGV in MPI_Init
+    (3 of 14 times with 20 MiB for 2 ranks, never with 24). dl_comm's own memory lies elsewhere.
     """
     if free is None or local_size < 2 or free >= local_size * SHM_EACH:
         return {}

@@ -19,6 +19,15 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(masks["SigCgt"], 16) >> number - 1 & 1)
 
 
+def stopped(pid: int) -> bool:
+    """Return whether somebody has stopped process ``pid``, by SIGSTOP or in a debugger."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            return file.read().rsplit(b") ", 1)[1][:1] in (b"T", b"t")
+    except OSError:
+        return False
+
+
 def children(pid: int) -> list[int]:
     """Return the process ids of the children of ``pid``, which has one thread."""
     try:
@@ -59,10 +68,10 @@ def unlink_forsaken(since: float, seconds: float = 0.05) -> None:
     A rank that died by itself has left it. One that is about to be mapped is seen to be, ``seconds`` later.
     """
     with contextlib.suppress(OSError):
-        left = _unmapped(_made_since(since))
+        left = unmapped(_made_since(since))
         if left:
             time.sleep(seconds)
-            for name in _unmapped(left):
+            for name in unmapped(left):
                 os.unlink(name)  # noqa: PTH108
 
 
@@ -77,7 +86,7 @@ def _made_since(since: float) -> set[str]:
     return found
 
 
-def _unmapped(names: set[str]) -> set[str]:
+def unmapped(names: set[str]) -> set[str]:
     """Return which of these files no process maps."""
     left = set(names)
     for name in os.listdir("/proc") if left else ():  # noqa: PTH208

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import sys
+from contextlib import suppress
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ EARLY_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 STACK_SIGNAL = signal.SIGRTMIN + 9  # makes the script write its stack to rank-R.stack
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 _HEARD_S = 5.0
+_RESERVE = 1 << 20  # bytes of addresses that an error gets to be told in, where the script has used all memory up
 _PLACES = ("in user code:", "Graph execution error:")
 
 
@@ -57,6 +59,7 @@ def run(program: list[str], kind: str, report: int, apart: str = "", input_: int
     stdin.install(input_, lambda: _tell(report, pid, {"reads": True}))
     record: dict[str, Any] = {}
     status: object = None
+    reserve = [bytearray(_RESERVE)]  # never touched, so no memory
     try:
         if apart:
             program = [_into(apart, program[0]), *program[1:]]
@@ -73,13 +76,15 @@ def run(program: list[str], kind: str, report: int, apart: str = "", input_: int
         else:
             _tell(report, pid, {"talked": talked(), "left": place})
     except BaseException as error:
+        reserve.clear()
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
         record = {"what": what(error), "where": where(error.__traceback__, error), "code": status}
         error = error.with_traceback(_own(error.__traceback__))
         if sys.excepthook is not sys.__excepthook__:
-            import traceback
+            with suppress(MemoryError, OSError):  # what can be told without a trace is
+                import traceback
 
-            record["trace"] = "".join(traceback.format_exception(error)).splitlines()
+                record["trace"] = "".join(traceback.format_exception(error)).splitlines()
             _tell(report, pid, record)  # somebody else's hook may take its time, and print the trace late or never
         sys.excepthook(type(error), error, error.__traceback__)
         _tell(report, pid, record)

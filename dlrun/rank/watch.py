@@ -11,10 +11,10 @@ import socket
 import time
 from typing import Any
 
-from dlrun.rank import wire
+from dlrun.rank import saving, wire
 from dlrun.rank.communicating import talks
 from dlrun.rank.log import TAIL, Log, crashed_at
-from dlrun.rank.proc import catches, children, unlink_forsaken, unlink_segments
+from dlrun.rank.proc import catches, children, stopped, unlink_forsaken, unlink_segments
 from dlrun.rank.script import EARLY_WARNINGS, STACK_SIGNAL
 from dlrun.rank.stdin import Feed
 
@@ -51,6 +51,7 @@ class Watcher:
         self.since = time.time()
         self.kill_at = float("inf")
         self.look_at = time.monotonic() + serial_after if server else float("inf")  # whether the script talks to others
+        self.orphaned = False  # ``dlrun launch`` is dead
         self.stopped = False  # the script was told to end: its end is no failure
         self.failure: dict[str, Any] = {}
         self.talked = True
@@ -101,6 +102,8 @@ class Watcher:
         self._end_descendants()
         if code or self.stopped:
             unlink_forsaken(self.since)
+        if self.orphaned:
+            saving.clear(os.environ["DLRUN_RUN_DIR"])
         return self._conclude(code if code >= 0 else 128 - code, -code if code < 0 else 0)
 
     def _serve(self, fd: int) -> None:
@@ -187,7 +190,7 @@ class Watcher:
             return
         size = before = os.path.getsize(path)  # noqa: PTH202
         self._signal(STACK_SIGNAL)
-        for _ in range(150):
+        for _ in range(150 if not stopped(self.script) else 0):
             time.sleep(0.01)
             last, size = size, os.path.getsize(path)  # noqa: PTH202
             if size == last > before:  # it comes line by line, and is whole when it has stopped to grow
@@ -195,16 +198,27 @@ class Watcher:
         with open(path) as file:  # noqa: PTH123
             file.seek(before)
             dump = file.read()
-        call = ""
+        lines = []
         with contextlib.suppress(OSError), open(path.removesuffix("stack") + "call") as file:  # noqa: PTH123
-            call = file.readline().rstrip()
-        self._send(wire.STACK, {"pid": self.script, "dump": dump, "call": call, "written": self.log.size()})
+            lines = file.read().splitlines()
+        *calls, begun = lines or [""]
+        self._send(
+            wire.STACK,
+            {
+                "pid": self.script,
+                "dump": dump,
+                "call": calls[0] if calls else "",
+                "begun": begun,
+                "stopped": stopped(self.script),
+                "written": self.log.size(),
+            },
+        )
 
     def _orphaned(self) -> None:
         """``dlrun launch`` is dead, and with it the job."""
         assert self.server
         self._forget(self.server.fileno())
-        self.server = None
+        self.server, self.orphaned = None, True
         self._stop(signal.SIGTERM, GRACE)
 
     def _forget(self, fd: int) -> None:
@@ -253,6 +267,7 @@ class Watcher:
 
     def _conclude(self, code: int, number: int) -> int:
         if number in ENDS and number not in self.received and not self.stopped:
+            self._send(wire.DIES, {"what": f"killed by {signal.Signals(number).name}", "code": code})
             time.sleep(0.1)  # who ends a script by this may send it to all its group, and ours has not been told yet
         while self.signalled:
             self._pass_signal_on(self.signalled.pop(0))

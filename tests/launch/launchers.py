@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dlrun.launch.site import recognise
@@ -61,3 +65,62 @@ class Lab:
         )
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
         return done.stdout
+
+
+class NoClusterError(RuntimeError):
+    """What keeps a cluster from being made here."""
+
+
+@contextmanager
+def a_cluster() -> Iterator[Lab]:
+    """Make a real Slurm cluster, and take it down without a trace; also when this process is killed.
+
+    Raises :class:`NoClusterError`.
+    """
+    if why := _missing():
+        raise NoClusterError(why)
+    with _own_network():
+        folder = Path(tempfile.mkdtemp(prefix="dlab", dir="/tmp"))
+        cluster = Lab(folder, os.getpid() % 250)  # another session of tests on this machine has one of its own
+        started = subprocess.run(
+            [cluster.up], env=cluster.env, capture_output=True, text=True, timeout=240, check=False
+        )
+        if started.returncode:
+            raise NoClusterError(f"the Slurm lab did not come up: {started.stderr.strip().splitlines()[-1:]}")
+        try:
+            yield cluster
+        finally:
+            subprocess.run([cluster.down], env=cluster.env, timeout=60, check=False)
+
+
+_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+
+
+def _missing() -> str:
+    if os.getuid() != 0:
+        return "a Slurm lab needs root (network namespaces)"
+    programs = ("slurmctld", "slurmd", "srun", "sshd", "ip", "nsenter", "unshare", "pgrep", "ssh-keygen")
+    missing = [name for name in programs if not shutil.which(name, path=_PATH)]
+    return f"not installed: {', '.join(missing)}" if missing else ""
+
+
+_CLONE_NEWNET = 0x40000000
+
+
+@contextmanager
+def _own_network() -> Iterator[None]:
+    """Give this process, and what it starts, a network of its own: the lab's cable ends there.
+
+    In everybody's, the MPI of other tests' ranks would see an interface come and go as it looks through them all:
+    UCX ends a rank that way.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    if libc.unshare(_CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "no network namespace")
+    try:
+        subprocess.run(["ip", "link", "set", "lo", "up"], env=os.environ | {"PATH": _PATH}, check=True)
+        yield
+    finally:
+        libc.setns(home, _CLONE_NEWNET)
+        os.close(home)

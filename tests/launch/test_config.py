@@ -128,6 +128,19 @@ def test_a_file_of_another_user_names_no_program_to_run(tmp_path: Path):
         defaults(path, {"ranks": "count", "mpiexec": "text"})
 
 
+@pytest.mark.parametrize(("owner", "mode", "why"), [(12345, 0o755, "is another user's"), (0, 0o777, "anybody can")])
+def test_a_file_in_a_folder_of_others_names_no_program_to_run(tmp_path: Path, owner: int, mode: int, why: str):
+    if os.getuid() != 0:
+        pytest.skip("to give a folder away needs root")
+    path = tmp_path / "dlrun.yaml"
+    path.write_text("launch:\n  mpiexec: ./evil\n")
+    assert defaults(path, {"mpiexec": "text"}) == {"mpiexec": "./evil"}
+    os.chown(tmp_path, owner, -1)
+    tmp_path.chmod(mode)
+    with pytest.raises(DlrunError, match=f"line 2: mpiexec names a program to run, and .*{why}"):
+        defaults(path, {"mpiexec": "text"})
+
+
 def test_a_dry_run_does_not_run_the_program_that_the_folders_file_names(tmp_path: Path):
     (tmp_path / "evil").write_text("#!/bin/sh\ntouch ran\n")
     (tmp_path / "evil").chmod(0o755)

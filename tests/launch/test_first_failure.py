@@ -85,6 +85,36 @@ def test_a_crash_is_likelier_than_what_names_another_ranks_end(tmp_path: Path):
     assert blame.failure and (blame.failure.rank, blame.failure.code) == (1, 139)
 
 
+@pytest.mark.parametrize("end", ["killed by SIGSEGV", "killed by SIGABRT"])
+def test_a_crash_is_likelier_than_a_connection_that_its_other_side_has_closed(tmp_path: Path, end: str):
+    blame = FirstFailure(3, tmp_path)
+    blame.fails(failed(0, GLOO))
+    blame.fails(failed(2, end, 139))
+    blame.decide()
+    assert blame.failure and (blame.failure.rank, blame.failure.code) == (2, 139)
+
+
+def test_who_has_ended_is_blamed_where_the_others_connections_were_closed(tmp_path: Path):
+    done = Call(socket.socket(), rank=2, host="n1", pid=8, left="t.py:20")
+    done.connection.close()
+    blame = FirstFailure(3, tmp_path)
+    blame.leaves(done)
+    blame.fails(failed(0, GLOO))
+    blame.decide()
+    assert blame.failure and (blame.failure.rank, blame.failure.where) == (2, "t.py:20")
+
+
+@pytest.mark.parametrize("what", ["ConnectionResetError: Connection reset by peer", "BrokenPipeError: Broken pipe"])
+def test_who_has_ended_is_not_blamed_for_the_scripts_own_connections(tmp_path: Path, what: str):
+    done = Call(socket.socket(), rank=2, host="n1", pid=8, left="")
+    done.connection.close()
+    blame = FirstFailure(3, tmp_path)
+    blame.leaves(done)
+    blame.fails(failed(0, what))
+    blame.decide()
+    assert blame.failure and blame.failure.rank == 0
+
+
 def test_who_left_without_a_word_is_blamed_where_the_others_fell_over_it_and_only_then(tmp_path: Path):
     left = Call(socket.socket(), rank=1, host="n1", pid=8)
     left.connection.close()
@@ -173,6 +203,7 @@ for step in range(1000):
         if sys.argv[1] == "exit(0)": sys.exit(0)
         if sys.argv[1] == "os._exit(0)": os._exit(0)
         if sys.argv[1] == "SIGKILL": os.kill(os.getpid(), 9)
+        if sys.argv[1] == "SIGTERM": os.kill(os.getpid(), 15)
     mc.gradients([np.ones(50000, np.float32), np.ones(100, np.float32)], step)
 mc.finalize()
 """
@@ -206,6 +237,7 @@ ENDS = {
     "exit(0)": (1, "sys.exit(0) in the middle of the job at trains.py:11"),
     "os._exit(0)": (1, f"{LEFT_SILENTLY} at trains.py:12"),
     "SIGKILL": (137, "killed by SIGKILL"),
+    "SIGTERM": (143, "killed by SIGTERM"),
 }
 
 

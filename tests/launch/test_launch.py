@@ -90,7 +90,10 @@ def test_a_rank_that_fails_ends_the_job_with_its_code(dlrun, mpiexec, tmp_path, 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_signal_to_dlrun_ends_everything(mpiexec, tmp_path, number, code):
-    (tmp_path / "waits.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    (tmp_path / "waits.py").write_text(
+        "import os, time\nfolder = os.environ['DLRUN_RUN_DIR'] + '/.saving-x' + os.environ['DLRUN_RANK']\n"
+        "os.mkdir(folder)\nos.symlink('/dev/null', folder + '/last.pt')\nprint('up', flush=True)\ntime.sleep(60)\n"
+    )
     line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", mpiexec, "waits.py"]
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -101,6 +104,7 @@ def test_a_signal_to_dlrun_ends_everything(mpiexec, tmp_path, number, code):
     told = f"dlrun: {number.name} ended the job (exit code {code}); logs: " in (tmp_path / "errors").read_text()
     assert told == (code > 0)
     assert left_running(tmp_path, 40) == []
+    assert not list(tmp_path.glob("dlrun-runs/*/.saving-*")), "of checkpoints that were being written"
 
 
 DISAGREES = """
@@ -349,3 +353,18 @@ def test_ranks_fit_the_hosts_that_are_left_and_grow_again_with_those_that_are_na
     left.without("n3")
     with pytest.raises(DlrunError, match="the hosts that are left take 2 ranks, and the job needs 4"):
         left.plan((*three, Host("n4")))
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "ranks"),
+    [
+        ("--min-ranks 2 --max-restarts 1 --hosts localhost:3", "", "3\n"),
+        ("-n 4:2 --max-restarts 1", "dlrun: there are to be 2 ranks, and 4 or more", ""),
+        ("-n 1:2", "dlrun: --min-ranks 1 counts with --max-restarts alone", "2\n"),
+    ],
+)
+def test_a_job_that_may_shrink_begins_with_all_its_ranks(dlrun, any_mpiexec, tmp_path, words, told, ranks):
+    (tmp_path / "counts.py").write_text("import os\nprint(os.environ['DLRUN_SIZE'])\n")
+    done = dlrun(*words.split(), "--mpiexec", any_mpiexec, "counts.py")
+    assert (done.returncode, done.stdout) == (0 if ranks else 1, ranks), done.stderr
+    assert told in done.stderr

@@ -70,6 +70,7 @@ def said(tmp_path, monkeypatch):  # type: ignore
         (["-n", "2", "--gpus", "0", "train.py"], "--gpus 0: a rank is kept from GPUs by", "give --gpus 1 or more"),
         (["-n", "2", "--silence", "-1", "train.py"], "--silence -1: a node gets", "give --silence 1 or more"),
         (["-n", "2", "--start-timeout", "nan", "train.py"], "--start-timeout nan: ranks get", "give --start-timeout 1"),
+        (["-n", "2", "--debug", "5", "train.py"], "--debug 5: the ranks are 0 to 1", ""),
         (["-n", "2", "--native", "'", "train.py"], "--native ': No closing quotation", "quotes in it come in pairs"),
         (["-n", "2", "--resume", "'", "train.py"], "--resume ': No closing quotation", "quotes in it come in pairs"),
         (["-n", "2", "--mpiexec", "bin/mpiexec", "train.py"], "--mpiexec bin/mpiexec: there is no", "give its path"),
@@ -267,11 +268,14 @@ NO_SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name", NO_SCRIPTS)
-def test_what_is_no_script_is_told_in_a_sentence(tmp_path, name):
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [*(("launch -n 2 --dry-run", name) for name in NO_SCRIPTS), ("port", "link.py"), ("port", "pipe.py")],
+)
+def test_what_is_no_script_is_told_in_a_sentence(tmp_path, verb, name):
     (tmp_path / "nb.ipynb").write_text('{"cells": []}')
     (tmp_path / "link.py").symlink_to("gone.py")
     os.mkfifo(tmp_path / "pipe.py")
-    done = CliRunner().invoke(main, ["launch", "-n", "2", "--dry-run", str(tmp_path / name)])
+    done = CliRunner().invoke(main, [*verb.split(), str(tmp_path / name)])
     assert done.exit_code == 1
     assert NO_SCRIPTS[name] in done.output

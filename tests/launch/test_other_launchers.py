@@ -32,6 +32,10 @@ def spelled(line: str, gpus: int = 4, cores: int = 8) -> str:
         ("-n 2 --mps t.py", "-n 2 --mps t.py"),
         ("-n x t.py", "-n x t.py"),
         ("--num_gpus=2 t.py", "-n 2 --per-node 2 t.py"),
+        ("--nnodes 1:4 --nproc_per_node=2 t.py", "--min-ranks 2 -n 8 --per-node 2 t.py"),
+        ("-n 8 -ppn 4 t.py", "-n 8 --per-node 4 t.py"),
+        ("-n 8 --ntasks-per-node=4 t.py", "-n 8 --per-node 4 t.py"),
+        ("--oversubscribe -np 2 -x PATH -x NCCL_DEBUG=INFO t.py -x 3", "-n 2 --env NCCL_DEBUG=INFO t.py -x 3"),
     ],
 )
 def test_other_launchers_options_are_understood(line, ours):
@@ -50,7 +54,9 @@ def test_what_dlrun_does_not_need_is_told():
     assert len(notes) == 2 and notes[1].startswith("--master_port is not needed")
 
 
-@pytest.mark.parametrize("line", ["--nproc-per-node 0 t.py", "-np x t.py", "--nnodes 2 t.py", "-np"])
+@pytest.mark.parametrize(
+    "line", ["--nproc-per-node 0 t.py", "-np x t.py", "--nnodes 2 t.py", "--nnodes :2 t.py", "-np"]
+)
 def test_numbers_that_are_none_are_told(line):
     with pytest.raises(DlrunError):
         spelled(line)

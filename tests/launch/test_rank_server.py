@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import selectors
 import socket
 import struct
 import threading
@@ -9,6 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from dlrun.launch import rank_server
 from dlrun.rank import wire
 from dlrun.rank.__main__ import connect, meet
 from dlrun.rank.identity import Identity
@@ -49,6 +52,38 @@ def test_an_address_that_does_not_answer_is_not_waited_for():
             call.connect_ex(silent.getsockname())
         link = opened.enter_context(connect([silent.getsockname(), other.getsockname()], 20))
         assert link.getpeername() == other.getsockname()
+
+
+@pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
+def test_ranks_reach_a_launch_by_ipv6_and_by_ipv4(monkeypatch, address):
+    monkeypatch.setattr(rank_server, "own_addresses", lambda: ["127.0.0.1", "::1"])
+    with selectors.DefaultSelector() as selector:
+        heard = []
+        server = rank_server.RankServer(
+            1, False, 20, selector, lambda call, kind, body: heard.append(kind), heard.append
+        )
+        try:
+            port = dict(server.addresses)[address]
+            with connect([(address, port)], 20) as link:
+                hello = {"rank": 0, "size": 1, "host": "elsewhere", "pid": 1, "cpus": [], "shm": 0}
+                link.sendall(server.token.encode() + wire.pack(wire.HELLO, hello))
+                while not heard:
+                    for key, _ in selector.select(10):
+                        key.data()
+                server.welcome()
+                kind, body = wire.Reader().feed(link.recv(1 << 16))[0]
+        finally:
+            server.close()
+    assert (kind, json.loads(body)["master"][0]) == (wire.WELCOME, address)
+
+
+def test_an_address_of_one_link_alone_is_none_for_others_to_call(tmp_path):
+    (tmp_path / "if_inet6").write_text(
+        "00000000000000000000000000000001 01 80 10 80       lo\n"
+        "fd000000000000000000000000000002 04 40 00 82     eth0\n"
+        "fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n"
+    )
+    assert rank_server._ipv6(tmp_path / "if_inet6") == (["fd00::2"] if socket.has_dualstack_ipv6() else [])
 
 
 def test_a_rank_that_nobody_answers_says_whom_it_called():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from dlrun.launch.plan import LaunchPlan
-from dlrun.launch.stall import Stack, frames, missing, verdict
+from dlrun.launch.stall import Lookout, Stack, frames, missing, verdict
 
 DUMP = """Current thread 0x00007f (most recent call first):
   File "/usr/lib/python3/site-packages/dl_comm/torch.py", line 12 in gradients
@@ -52,6 +53,19 @@ def test_ranks_at_one_line_but_in_different_exchanges_are_told_apart():
 def test_of_two_ranks_the_one_that_communicates_is_the_one_that_waits():
     stacks = {0: stack(0, "/home/me/data.py:7 read"), 1: stack(1, *frames(DUMP))}
     assert [s.rank for s in missing(stacks)] == [0]
+
+
+def test_once_all_have_answered_twice_there_is_nothing_to_wait_for():
+    lookout = Lookout(0.0)
+    lookout.asked = 2
+    answer = {"pid": 1, "dump": DUMP, "call": "", "begun": "", "stopped": False, "written": 0}
+    for _ in range(2):
+        assert lookout.look()
+        for rank in range(2):
+            assert lookout.due > time.monotonic()
+            lookout.seen(rank, "n1", answer)
+    assert lookout.due <= time.monotonic()
+    assert sorted(lookout.stalled()) == [0, 1]
 
 
 # Rank 0 speaks until all have come to where they are to stall: a start that takes long is no stall.
@@ -122,6 +136,37 @@ def test_a_slow_job_that_moves_is_no_stall(dlrun, any_mpiexec, tmp_path):
     (tmp_path / "moves.py").write_text("import time\n" + "time.sleep(0.02)\n" * 200)  # never twice at one line
     done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "--stall-timeout", "1", "--on-stall", "abort", "moves.py")
     assert done.returncode == 0, done.stderr
+
+
+TRAINS_IN_SILENCE = """
+import time
+import numpy as np
+import dl_comm as mc
+mc.init(1, 1, 1000)
+for step in range(300): mc.gradients([np.ones(50, np.float32)], 0); time.sleep(0.02)
+"""
+
+
+def test_training_in_silence_in_one_line_is_no_stall(dlrun, any_mpiexec, tmp_path):
+    pytest.importorskip("dl_comm._core", reason="dl_comm's compiled core is not installed")
+    (tmp_path / "trains.py").write_text(TRAINS_IN_SILENCE)
+    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "--stall-timeout", "1", "--on-stall", "abort", "trains.py")
+    assert (done.returncode, "no progress" in done.stderr) == (0, False), done.stderr
+
+
+STOPS = STALLS_IN_TRAINING.replace("time.sleep(300)", "os.kill(os.getpid(), signal.SIGSTOP)").replace(
+    "import time", "import os, signal", 1
+)
+
+
+def test_a_rank_that_somebody_has_stopped_is_the_one_that_is_missing(dlrun, any_mpiexec, tmp_path):
+    pytest.importorskip("dl_comm._core", reason="dl_comm's compiled core is not installed")
+    (tmp_path / "starting.py").write_text(STARTING)
+    (tmp_path / "stops.py").write_text(STOPS)
+    done = dlrun("-n", "3", "--mpiexec", any_mpiexec, "--stall-timeout", "1", "--on-stall", "abort", "stops.py")
+    assert done.returncode == 124, done.stderr
+    missing = next(line for line in done.stderr.splitlines() if line.startswith("  missing: "))
+    assert missing.startswith("  missing: rank 1 (host ") and missing.endswith("a stop: somebody sent it SIGSTOP")
 
 
 def test_a_stall_is_told_before_dl_comm_gives_up():

@@ -82,6 +82,26 @@ def test_odd_ends_are_told_as_python_has_them(tmp_path, script, code, told):
     assert (json.loads(kept.read_text())["what"] if kept.exists() else "") == told
 
 
+FILLS = """
+import resource, sys
+sys.excepthook = lambda *error: sys.__excepthook__(*error)  # as dl_comm has one
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20), used + (16 << 20)))
+held = []
+while True:
+    held.append(bytearray(1 << 10))
+"""
+
+
+def test_a_script_that_has_used_all_memory_up_is_told_to_have(tmp_path):
+    (tmp_path / "spec.json").write_text(json.dumps({**SPEC, "run_dir": str(tmp_path)}))
+    (tmp_path / "fills.py").write_text(FILLS)
+    line = [sys.executable, "-m", "dlrun.rank", "--spec", "spec.json", "--", "fills.py"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    failure = json.loads((tmp_path / "rank-0.failure.json").read_text())
+    assert (done.returncode, failure["what"], failure["where"]) == (1, "MemoryError", "fills.py:8"), done.stderr
+
+
 def test_modules_are_found_where_python_finds_them_for_the_script(tmp_path, monkeypatch):
     for place in ("lib", "src"):
         (tmp_path / place).mkdir()
