@@ -88,4 +88,13 @@ def test_with_a_tail_counts_differ_by_what_pads_a_share(shown: str, status: str)
     tail = tail_of(serial, 2, 1)
     assert tail is not None
     ranks = run([*of_batches(4, 3), event("print", "t.py:9", text=f"seen {shown}")], of_batches(4, 3))
-    assert tails(serial, ranks, tail, (serial, serial)).status == status
+    assert tails(serial, ranks, serial, tail, (serial, serial)).status == status
+
+
+def test_a_tail_that_1_rank_weighs_otherwise_is_named() -> None:
+    serial = run([*of_batches(4, 4, 4, 1), event("print", "t.py:9", text="loss 0.5000")])
+    alone = run([*of_batches(4, 4, 4, 1), event("print", "t_dist.py:9", text="loss 0.5400")])
+    tail = tail_of(serial, 2, 1)
+    assert tail is not None
+    check = tails(serial, run(of_batches(4, 3), of_batches(4, 3)), alone, tail, (serial, serial))
+    assert (check.fault, check.where) == ("shown-otherwise", "t_dist.py:9")
