@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dlrun.verify.checks import loaders, ranks
+from dlrun.verify.checks.cadence import cadence
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.data import batch_factor, batches_a_step, training
 from dlrun.verify.checks.folds import folds
@@ -18,6 +19,7 @@ from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.tails import NAME as TAIL
 from dlrun.verify.checks.tails import tail_of, tails
 from dlrun.verify.checks.throughout import throughout
+from dlrun.verify.checks.turns import turns
 from dlrun.verify.checks.whole import is_eager
 from dlrun.verify.longer import seconds_of_step
 from dlrun.verify.trace import Run
@@ -163,6 +165,9 @@ class Frozen:
         """Return a check that failed because ranks decide by numbers of their own, or do not go on as they began."""
         found = [ranks.steps(other), choices(self.serial, self.again, other), later(one, other)]
         found += [moved(self.sharded, other), throughout(one, other, self.sharded)]
+        found += (
+            [] if (length := turns(self.serial, self.sharded)) and length.fault else [cadence(one, other, self.fewer)]
+        )
         return next((check for check in found if check and check.status == "failed"), None)
 
     def _own(self, other: Run) -> Check | None:
