@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlrun.verify.checks import loaders, ranks
 from dlrun.verify.checks.cadence import cadence
@@ -130,7 +130,7 @@ class Frozen:
 
     def _pair(self, each: int, few: int) -> tuple[Run, Run]:
         self._rounds = self._affordable_rounds(each)
-        more = {"turn_steps": self._turn, "rounds": self._rounds}
+        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds}
         one, other = self.runs.both(
             lambda: self.runs.frozen(self.fewer * each, few, self._loaders, 0, **more),
             lambda: self.runs.frozen(each, few, self._loaders, stride=self.fewer, **more),
@@ -193,7 +193,7 @@ class Frozen:
         if not found.other or self.fewer == 1:
             return found
         turns = range(1, len(self.sharded.traces))
-        more = {"turn_steps": self._turn, "rounds": self._rounds}
+        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds}
         turned = [self.runs.frozen(self.fewer * each, few, self._loaders, turn, **more) for turn in turns]
         if any(run.error or run.hung for run in turned):
             return replace(found, other=(), loose=(*found.loose, *found.other))
