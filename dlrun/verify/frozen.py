@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlrun.verify.checks import loaders, ranks
+from dlrun.verify.checks.cadence import cadence
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.data import batch_factor, batches_a_step, training
 from dlrun.verify.checks.folds import folds
 from dlrun.verify.checks.later import later
 from dlrun.verify.checks.normed import moved
 from dlrun.verify.checks.numbers import NAME, Compared, Key, compared, explained, judged, numbers_of, same_batches
-from dlrun.verify.checks.reached import unshown
+from dlrun.verify.checks.reached import folds_left, unshown
 from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.tails import NAME as TAIL
 from dlrun.verify.checks.tails import tail_of, tails
+from dlrun.verify.checks.throughout import throughout
+from dlrun.verify.checks.turns import turns
 from dlrun.verify.checks.whole import is_eager
 from dlrun.verify.longer import seconds_of_step
 from dlrun.verify.trace import Run
@@ -30,6 +33,7 @@ STEPS = 256  # serial ones: as many as most scripts show something in
 SECONDS = 10.0  # that these may take
 MORE = 8  # batches of each rank beside a tail, so that it decides on no mean
 BATCHES, EPOCHS = 3, 4  # of each rank in a loader that is cut, and how often they are gone through
+ROUNDS = 10  # models that are trained one after the other, as in folds
 OTHERS = "the ranks take other batches than the serial script: only numbers that are n times its own are told"
 GRAPH = "not compared: noise, or batch norm, is not switched off in sessions"
 
@@ -53,7 +57,7 @@ def frozen(runs: Runs, serial: Run, again: Run, sharded: Run) -> tuple[list[Chec
     if further and further.status == "failed":
         return [further], made.serial_runs, made.known
     if few or further:
-        every = few or further, made.tails() if few else None
+        every = few or further, made.tails() if few else None, made.left
         return [check for check in every if check], made.serial_runs, made.known
     return _uncompared(serial, OTHERS), made.serial_runs, made.known
 
@@ -73,6 +77,8 @@ class Frozen:
         self.runs, self.serial, self.again, self.sharded, self.fewer = runs, serial, again, sharded, fewer
         self.serial_runs: list[Run] = []
         self.known: frozenset[Key] = frozenset()
+        self.left: Check | None = None  # of the last run
+        self._rounds = 1
         self._loaders = loaders.training(serial.root)
         self._turn = _steps_of_turn(serial) if not self._loaders else 0
         self._slowest = max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
@@ -98,11 +104,12 @@ class Frozen:
             lambda: self.runs.frozen(tail.serial, tail.few, self._loaders, 0, tails=True),
             lambda: self.runs.frozen(tail.ranks, tail.few, self._loaders, tails=True),
         )
-        if one.error or one.hung or other.error or other.hung:
+        alone = self.runs.frozen(tail.serial, tail.few, self._loaders, alone=True, tails=True)
+        if any(run.error or run.hung for run in (one, other, alone)):
             return unjudged(
                 TAIL, f"the last {tail.spare} samples of an epoch: with them a run does not come to its end"
             )
-        return tails(one, other, tail, (self.serial, self.again))
+        return tails(one, other, alone, tail, (self.serial, self.again))
 
     def is_whole(self) -> bool:
         """Whether the runs so far came to all that is shown, and nothing of it within an epoch."""
@@ -122,13 +129,21 @@ class Frozen:
         return self._together(one, other) or folds(one, other) or wrong or self._own(other) or every
 
     def _pair(self, each: int, few: int) -> tuple[Run, Run]:
+        self._rounds = self._affordable_rounds(each)
+        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds}
         one, other = self.runs.both(
-            lambda: self.runs.frozen(self.fewer * each, few, self._loaders, 0, turn_steps=self._turn),
-            lambda: self.runs.frozen(each, few, self._loaders, turn_steps=self._turn, stride=self.fewer),
+            lambda: self.runs.frozen(self.fewer * each, few, self._loaders, 0, **more),
+            lambda: self.runs.frozen(each, few, self._loaders, stride=self.fewer, **more),
         )
         if not (one.error or one.hung):
             self.serial_runs.append(one)
+            self.left = folds_left(one)
         return one, other
+
+    def _affordable_rounds(self, each: int) -> int:
+        """Return how often so many steps of each rank can be made, for one fold after another."""
+        affordable = int(self.runs.seconds(self.runs.job.budget) / self._slowest / self.fewer)
+        return max(1, min(ROUNDS, affordable // each))
 
     def _left(self, one: Run, other: Run) -> Check | None:
         """Return what is said where one of the runs does not come to its end."""
@@ -149,7 +164,10 @@ class Frozen:
     def _together(self, one: Run, other: Run) -> Check | None:
         """Return a check that failed because ranks decide by numbers of their own, or do not go on as they began."""
         found = [ranks.steps(other), choices(self.serial, self.again, other), later(one, other)]
-        found.append(moved(self.sharded, other))
+        found += [moved(self.sharded, other), throughout(one, other, self.sharded)]
+        found += (
+            [] if (length := turns(self.serial, self.sharded)) and length.fault else [cadence(one, other, self.fewer)]
+        )
         return next((check for check in found if check and check.status == "failed"), None)
 
     def _own(self, other: Run) -> Check | None:
@@ -175,7 +193,7 @@ class Frozen:
         if not found.other or self.fewer == 1:
             return found
         turns = range(1, len(self.sharded.traces))
-        more = {"turn_steps": self._turn}
+        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds}
         turned = [self.runs.frozen(self.fewer * each, few, self._loaders, turn, **more) for turn in turns]
         if any(run.error or run.hung for run in turned):
             return replace(found, other=(), loose=(*found.loose, *found.other))

@@ -190,17 +190,21 @@ class Runs:
         """Run the serial script once more, for other steps, or beside other files."""
         return self._serial(name, self.cut)
 
-    def frozen(self, steps: int, few: int, made: tuple[int, ...], turn: int | None = None, **orders: Any) -> Run:
+    def frozen(
+        self, steps: int, few: int, made: tuple[int, ...], turn: int | None = None, alone: bool = False, **orders: Any
+    ) -> Run:
         """Run the port, or for a ``turn`` the serial script, with each update taken back, and without dropout.
 
         ``few``: batches of each rank to which loaders are cut. ``made``: the loaders that train. ``turn``: so many of n
-        batches are put behind the others. Loops are left after so many ``steps``. ``orders``: more of the tracer's.
+        batches are put behind the others. ``alone``: on 1 rank, with the loaders of n. Loops are left after so many
+        ``steps``. ``orders``: more of the tracer's.
         """
         more: dict[str, Any] = {"frozen": True, "few": few, "quiet": True, "training_loaders": made, "steps": steps}
         more |= {"shares": self.job.ranks, "turn": turn or 0, **orders}
         name, cut = "frozen" if few == UNCUT else "tails" if orders.get("tails") else "few", max(steps, self.cut)
         if turn is None:
-            return self._run(name, self.job.port, self.job.ranks, cut, {}, **more)
+            n = 1 if alone else self.job.ranks
+            return self._run(f"{name}-alone" if alone else name, self.job.port, n, cut, {}, **more)
         return self._run(f"{name}-serial{f'-{turn}' * (turn > 0)}", self.job.serial, 1, cut, {}, **more)
 
     def sharded(self, keeps: bool = False, name: str = "sharded") -> Run:

@@ -209,6 +209,28 @@ def test_epochs_stay_and_steps_are_divided_once(serial, port, fault) -> None:
     assert (check.fault if check else "") == fault
 
 
+@pytest.mark.parametrize(
+    ("epochs", "batches", "single", "fault"),
+    [
+        (8, 5, False, ""),
+        (4, 5, False, "too-few-steps"),  # each epoch is divided already
+        (4, 10, False, ""),
+        (4, 5, True, ""),  # a stage of its own before the other one, each of single steps
+    ],
+)
+def test_epochs_whose_batches_are_a_range_stay_too(epochs: int, batches: int, single: bool, fault: str) -> None:
+    def made(*turns: int) -> list[Event]:
+        found = []
+        for line, count in enumerate(turns, 5):
+            one = {"single": True} if line > 5 or single else {}
+            found += [event("decision", f"train.py:{line}", what="range(n)", values={TURNS: float(count)}, **one)]
+            found += [step(1, 0.9)] if single else []
+        return [*found, step(1, 0.9), step(2, 0.9)]
+
+    check = turns(run(made(8, 10)), run(*[made(epochs, batches)] * 2))
+    assert (check.fault if check else "") == fault
+
+
 @pytest.mark.parametrize(("made", "fault"), [(2, ""), (4, "schedule-too-short")])
 def test_a_schedule_of_epochs_steps_as_often_as_in_the_serial_script(made, fault) -> None:
     def trained(rate: float, made: int) -> list[Event]:

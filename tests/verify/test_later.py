@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from by_hand import event, optimizer, run, step
 
+from dlrun.verify.checks.cadence import cadence
 from dlrun.verify.checks.later import later
 from dlrun.verify.checks.tails import tail_of, tails
 from dlrun.verify.trace import Event
@@ -88,4 +89,33 @@ def test_with_a_tail_counts_differ_by_what_pads_a_share(shown: str, status: str)
     tail = tail_of(serial, 2, 1)
     assert tail is not None
     ranks = run([*of_batches(4, 3), event("print", "t.py:9", text=f"seen {shown}")], of_batches(4, 3))
-    assert tails(serial, ranks, tail, (serial, serial)).status == status
+    assert tails(serial, ranks, serial, tail, (serial, serial)).status == status
+
+
+def test_a_tail_that_1_rank_weighs_otherwise_is_named() -> None:
+    serial = run([*of_batches(4, 4, 4, 1), event("print", "t.py:9", text="loss 0.5000")])
+    alone = run([*of_batches(4, 4, 4, 1), event("print", "t_dist.py:9", text="loss 0.5400")])
+    tail = tail_of(serial, 2, 1)
+    assert tail is not None
+    check = tails(serial, run(of_batches(4, 3), of_batches(4, 3)), alone, tail, (serial, serial))
+    assert (check.fault, check.where) == ("shown-otherwise", "t_dist.py:9")
+
+
+def evaluating(steps: int, *after: int) -> list[Event]:
+    """So many steps in an epoch, with passes through other data after some of them."""
+    events = [optimizer(), event("epoch", epoch=0, loader=0, data=0, size=99), event("trains", epoch=0)]
+    for number in range(1, steps + 1):
+        events += [event("batch", epoch=0, indices=[number], hash=str(number)), step(number, 0.9)]
+        events += [event("epoch", "t.py:5", epoch=number, loader=1, data=1, size=9)] if number in after else []
+    return [*events, event("over", epoch=0)]
+
+
+@pytest.mark.parametrize(
+    ("after", "fault"), [((4, 8, 12), ""), ((8,), "too-seldom"), ((1, 8), ""), ((12,), ""), ((), "")]
+)
+def test_what_is_evaluated_every_so_many_steps_comes_after_as_many_samples(after: tuple[int, ...], fault: str) -> None:
+    found = cadence(run(evaluating(24, 8, 16, 24)), run(evaluating(12, *after), evaluating(12, *after)), 2)
+    assert (found.fault if found else "") == fault
+    by_epochs = run(evaluating(8, 4, 8)), run(evaluating(4, 2, 4), evaluating(4, 2, 4))
+    assert cadence(*by_epochs, 2) is None
+    assert cadence(run(evaluating(8, 4, 8)), run(evaluating(8, 4, 8)), 2) is None  # what is not shared is told so

@@ -63,6 +63,17 @@ def unshown(source: str, file: str, runs: Sequence[Run]) -> Check | None:
     return unjudged(NAME, f"{finding}; more --steps, or a larger --budget, may come to it")
 
 
+def folds_left(run: Run) -> Check | None:
+    """Name a loop each turn of which trains a model of its own, as folds do, where it was left early; None of none."""
+    ended = next((event for event in run.root.all("ended") if event.facts.get("renews")), None)
+    if ended is None:
+        return None
+    turns = (
+        f"{ended['turns']} turn{'s' * (ended['turns'] != 1)} of the loop at {ended.at}, which trains a model in each"
+    )
+    return unjudged(NAME, f"what comes after {turns}: a larger --budget may come to it")
+
+
 def left(run: Run, more: Sequence[Run] = ()) -> tuple[list[str], list[str]]:
     """Return the calls that compute gradients and those that read a checkpoint, of those that no run has made."""
     lines: set[str] = set()

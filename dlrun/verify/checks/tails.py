@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlrun.verify.checks.data import batches_a_step, training
-from dlrun.verify.checks.numbers import RATES, alike, numbers_of, varying
+from dlrun.verify.checks.numbers import RATES, alike, compared, numbers_of, varying
 from dlrun.verify.trace import Run
-from dlrun.verify.verdict import Check, passed, unjudged
+from dlrun.verify.verdict import Check, failed, passed, unjudged
 
 NAME = "uneven tail"
 EPOCHS = 2
-NEAR, WEIGHS = 0.25, 3  # relative: so far a mean may be another one; a last batch weighs as others do, of fewer samples
+WEIGHS = 3  # times its part of an epoch's batches: how far the mean of a last one, of fewer samples, takes that of all
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,17 @@ def tail_of(serial: Run, n: int, few: int) -> Tail | None:
     return Tail(few, EPOCHS * alone * steps, EPOCHS * share * steps, spare)
 
 
-def tails(serial: Run, run: Run, tail: Tail, again: Sequence[Run]) -> Check:
-    """Compare what two runs show between epochs that keep their tails, of the same parameters.
+def tails(serial: Run, run: Run, alone: Run, tail: Tail, again: Sequence[Run]) -> Check:
+    """Compare what runs show between epochs that keep their tails, of the same parameters.
 
-    Whole numbers may differ by as many samples, or batches, as make the ranks' shares equal.
+    ``alone``, the port on 1 rank, goes through the serial batches: each number is the serial one. On n ranks whole
+    numbers may differ by as many samples, or batches, as make the ranks' shares equal, and means by what the last
+    batch, of other samples there, weighs.
     """
+    if wrong := _otherwise(serial, alone, again):
+        return wrong
     n, same, apart = len(run.traces), 0, list[str]()
-    most = max(NEAR, WEIGHS * EPOCHS / tail.serial)
+    most = WEIGHS * EPOCHS / tail.serial
     mine, theirs, loose = numbers_of(serial), numbers_of(run), varying([numbers_of(each) for each in again])
     for key, ones in mine.items():
         if key in loose or key[2].startswith(RATES) or ones[0].rows > EPOCHS:
@@ -66,3 +70,18 @@ def tails(serial: Run, run: Run, tail: Tail, again: Sequence[Run]) -> Check:
         more = f" and {len(set(apart)) - 1} more" if len(set(apart)) > 1 else ""
         return unjudged(NAME, f"{so}; with them {apart[0][:150]!r}{more} differs by more than what pads a share")
     return passed(NAME, f"{so}; with them {same} numbers are the serial script's but for what pads a share")
+
+
+def _otherwise(serial: Run, alone: Run, again: Sequence[Run]) -> Check | None:
+    """Tell of a number that 1 rank has otherwise with a last batch of fewer samples; None of none."""
+    found = compared(serial, alone, 1, again).other
+    if not found:
+        return None
+    one, two = found[0].serial, found[0].port
+    finding = (
+        f"with a last batch of fewer samples 1 rank has {two.text[:70]!r}, and the serial script {one.text[:70]!r}"
+    )
+    todo = (
+        "count what a batch has, not batch_size; and divide by the batches, or the samples, as the serial script does"
+    )
+    return failed(NAME, finding, todo, "shown-otherwise", where=two.at if ":" in two.at else "")

@@ -33,7 +33,8 @@ def turns(serial: Run, run: Run) -> Check | None:
             finding = f"{b['what']} makes {now:g} turns, 1/{n * n} of the serial {before:g}: {n} ranks make 1/{n}"
             todo = "divide the number of turns once: by dl.steps(), or as len() of the sharded loader"
             return failed(NAME, finding, todo, "too-few-steps", where=b.at)
-        if _is(now, before, n) and _goes_through_epochs(serial.root, a) and _shares(serial, run):
+        through = _goes_through_epochs(serial.root, a) and _shares(serial, run)
+        if _is(now, before, n) and (through or _inner_is_divided(a, serial, run)):
             finding = f"{b['what']} goes through {now:g} epochs, the serial script through {before:g}, and each epoch "
             finding += f"has 1/{n} of the steps already"
             return failed(NAME, finding, "leave the number of epochs as it is", "too-few-steps", where=b.at)
@@ -108,6 +109,20 @@ def _goes_through_epochs(trace: Trace, loop: Event) -> bool:
     first = next((event.kind for event in trace.events[begun:] if event.kind in ("epoch", "step")), "")
     whole = [epoch for epoch in training(trace) if epoch.loops and epoch.complete]
     return first == "epoch" and bool(whole) and len(trace.steps) > len(whole)
+
+
+def _inner_is_divided(outer: Event, serial: Run, run: Run) -> bool:
+    """Whether each turn of a loop, ``outer``, goes through a range of steps, of which each rank makes 1/n already."""
+    pairs = list(zip(loops(serial.root), loops(run.root), strict=False))
+    place = next(i for i, (one, _) in enumerate(pairs) if one is outer)
+    if outer.facts.get("single") or place + 1 == len(pairs):
+        return False
+    inner, other = pairs[place + 1]
+    turns = inner["values"][TURNS], other["values"][TURNS]
+    begun, events = serial.root.events.index(outer), serial.root.events
+    first = next((i for i, e in enumerate(events) if e.kind == "step" and i > begun), len(events))
+    within = events.index(inner) < first
+    return bool(inner.facts.get("single")) and within and _is(turns[1], turns[0], len(run.traces))
 
 
 def _shares(serial: Run, run: Run) -> bool:

@@ -190,6 +190,7 @@ def install(recorder: Recorder, draws: Draws) -> DataSets:
         try:
             batch = data.next_of(epoch, lambda: read(self))
         except OutOfRangeError:
+            data.totals.over(epoch.loader)
             recorder.note("over", epoch=epoch.number)
             raise
         batch = part_of(batch) if epoch.dealt else batch

@@ -59,11 +59,15 @@ def counted(tree: ast.Module, stepping: set[int]) -> set[int]:
 def ended(recorder: Recorder, turns: Iterable[Any]) -> Iterator[Any]:
     """Yield the turns of a loop, until all steps that are asked for are made and some of them in this loop.
 
-    The next turn is asked for all the same: a DataLoader ends its epoch then.
+    The next turn is asked for all the same: a DataLoader ends its epoch then. Turns that make a model each, as those
+    of folds do, get as many steps each, while rounds of them are left.
     """
-    began = recorder.steps
-    for turn in turns:
-        if recorder.done and recorder.steps > began and recorder.orders.epoch_steps != UNCUT:
-            recorder.note("ended")
+    began, renews = recorder.steps, False
+    for number, turn in enumerate(turns):
+        done = recorder.done and recorder.steps > began and recorder.orders.epoch_steps != UNCUT
+        if done and not (renews and recorder.goes_on(anew=True)):
+            recorder.note("ended", renews=renews, turns=number)
             return
+        made = recorder.made
         yield turn
+        renews = recorder.made > made

@@ -199,6 +199,7 @@ def install(recorder: Recorder, draws: Draws) -> Loaders:
             batch = following(self)
         except StopIteration:
             self._dlrun.over = True
+            loaders.totals.over(self._dlrun.loader, torch.is_grad_enabled())
             recorder.note("over", epoch=self._dlrun.number)
             if recorder.orders.few:
                 seed_for(recorder, self._dlrun.number)

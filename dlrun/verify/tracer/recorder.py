@@ -57,6 +57,7 @@ class Orders:
     turn: int = 0  # ... and so many of each n batches that are trained on come last
     turn_steps: int = 0  # what no loader gives is drawn anew behind so many steps (see ``turns``); 0: left alone
     stride: int = 1  # ... of which the ranks take so many serial ones between them
+    rounds: int = 1  # how often so many ``steps`` are made where a script goes on with a new model: the next fold
     training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards
 
     @staticmethod
@@ -143,6 +144,8 @@ class Recorder:
     def __init__(self, orders: Orders, rank: int) -> None:
         self.orders, self.rank = orders, rank
         self.steps = 0
+        self.made = self.known = 0  # optimizers of new parameters, and those of them at the last step
+        self._rounds, self._before = 1, 0  # rounds begun, and the steps before this one
         self.statistics: Callable[[], str] = str  # a hash of those of batch norm, where there are any
         self.statistics_in: Callable[[Any], dict[str, bool]] = lambda what: {}  # what is told of them where it is saved
         self.inside = 0  # > 0 while one of dl_comm's functions, or one of ours, runs: what it does is not the script's
@@ -176,8 +179,15 @@ class Recorder:
 
     @property
     def done(self) -> bool:
-        """Whether all the steps asked for were made."""
-        return self.steps >= self.orders.steps
+        """Whether all the steps asked for were made, since the round began."""
+        return self.steps - self._before >= self.orders.steps
+
+    def goes_on(self, anew: bool = False) -> bool:
+        """Begin another round of steps, where one is left and a new model is to be trained, or will be: ``anew``."""
+        if self._rounds >= self.orders.rounds or not (anew or self.made > self.known):
+            return False
+        self._rounds, self._before = self._rounds + 1, self.steps
+        return True
 
     def stop(self) -> None:
         """End the script: raise ``Stopped``; leave the process where the script swallows it again and again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -45,6 +45,8 @@ class Tapes:
         self._made: dict[int, tuple[int, Any]] = {}  # gradient -> its variable's number
         self.computed: dict[int, Any] = {}  # by variable: its gradient, as the last tape computed it
         self._latest: list[tuple[int, Any]] = []  # the variables of the last tape, each with its number
+        self.moved: set[int] = set()  # models whose statistics a rank's own batches moved since they were averaged
+        self._used: dict[str, Any] = {}  # the last statistics noted, by kind
         self._first: dict[int, tuple[Any, Any]] = {}  # variables with their values before the first update
 
     def _take_back(self, variables: list[Any]) -> None:
@@ -100,8 +102,10 @@ class Tapes:
 
     def forward(self, call: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
         """Run a layer's call; of the outermost one under a tape note input, kinds of layers, random numbers."""
-        if self.depth or self.recorder.inside or not self.tapes or not tf.executing_eagerly():
+        if self.depth or self.recorder.inside or not tf.executing_eagerly():
             return call(layer, *args, **kwargs)
+        if not self.tapes:
+            return self._evaluated(call, layer, args, kwargs)
         watched_models[id(layer)] = layer
         before, built, quiet = states(), getattr(layer, "built", True), self.recorder.orders.quiet
         self.depth += 1
@@ -110,6 +114,8 @@ class Tapes:
         finally:
             self.depth -= 1
             layers = [type(part).__name__ for part in layer._flatten_layers()]
+            norm = any(name.startswith("BatchNorm") for name in layers)
+            self.moved |= {id(layer)} if norm and kwargs.get("training") is not False else set()
             with self.recorder.aside():
                 given = {f"input {i}": v for i, v in enumerate(args, 1)} | kwargs
                 arrays = {name: v for name, v in given.items() if hasattr(v, "shape")}
@@ -119,9 +125,40 @@ class Tapes:
                 hash=digest,
                 rows={name: rows for name, rows in numbers.items() if rows},
                 noise=not quiet and any(name in NOISE for name in layers),
-                norm=not quiet and any(name.startswith("BatchNorm") for name in layers),
+                norm=not quiet and norm,
                 drew=[name for name, state in states().items() if built and before.get(name, state) != state],
+                **({"statistics": self.recorder.statistics()} if norm and not quiet else {}),
             )
+
+    def _evaluated(self, call: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
+        """Run a layer's call that does not train; of the outermost one note the statistics of batch norm it takes."""
+        self.depth += 1
+        try:
+            return call(layer, *args, **kwargs)
+        finally:
+            self.depth -= 1
+            self.used("evaluated", layer)
+
+    def used(self, kind: str, model: Any) -> None:
+        """Note the statistics of batch norm that a model is evaluated or saved with, once after each step."""
+        if self.recorder.inside or not tf.executing_eagerly() or id(model) not in watched_models:
+            return
+        with self.recorder.aside():
+            facts = {"statistics": _statistics([model]), "moved": id(model) in self.moved, "holds": True}
+        if facts["statistics"] and self._used.get(kind) != (self.recorder.steps, facts):
+            self._used[kind] = (self.recorder.steps, facts)
+            self.recorder.note(kind, **facts)
+
+    def averaged(self, variables: Iterable[Any]) -> None:
+        """Take note that these variables, if statistics of batch norm are among them, have become all ranks'."""
+        here = {id(native(v)) for v in variables}
+        self.moved -= {
+            key
+            for key in self.moved
+            if any(
+                id(native(v)) in here for v in watched_models[key].variables if "/moving_" in getattr(v, "path", v.name)
+            )
+        }
 
     def step(self, apply: Callable[[], Any], optimizer: Any, gradients: list[Any], variables: list[Any]) -> Any:
         """Apply gradients, and note the step: rate, gradients used, variables reached."""
@@ -174,9 +211,9 @@ class Tapes:
         return result
 
 
-def _statistics() -> str:
+def _statistics(called: Iterable[Any] | None = None) -> str:
     """Return a hash of batch norm's statistics in the models that were called; nothing where there are none."""
-    models = [m for m in watched_models.values() if getattr(m, "built", True)]
+    models = [m for m in (watched_models.values() if called is None else called) if getattr(m, "built", True)]
     moving = [v for m in models for v in m.variables if "/moving_" in getattr(v, "path", v.name)]
     return "".join((array_note(v) or {})["hash"][:4] for v in moving)
 
@@ -225,11 +262,22 @@ def _follow_keras(followed: Tapes, data: DataSets) -> None:
     layer.__call__, keras.Model.fit = called, fitted
     for name in ("evaluate", "predict"):
         setattr(keras.Model, name, data.evaluates(getattr(keras.Model, name)))
+    for name in ("save", "save_weights"):
+        setattr(keras.Model, name, _saving(followed, getattr(keras.Model, name)))
     if hasattr(keras.optimizers.Optimizer, "stateless_apply"):
         _note_steps(followed, keras.optimizers.Optimizer.__mro__, "apply")
     else:
         _note_steps(followed, keras.optimizers.Optimizer.__mro__, "apply_gradients")
         _note_steps(followed, keras.optimizers.legacy.Optimizer.__mro__, "apply_gradients")
+
+
+def _saving(followed: Tapes, save: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(save)
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        followed.used("plain save", self)
+        return save(self, *args, **kwargs)
+
+    return noted
 
 
 def _note_steps(followed: Tapes, classes: Any, name: str) -> None:

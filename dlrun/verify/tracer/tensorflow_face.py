@@ -55,6 +55,9 @@ class Face:
                 function = vars(module).get(name)
                 if callable(function) and not hasattr(function, "_noted"):
                     setattr(module, name, self._marking(function))
+            average = vars(module).get("average_statistics")
+            if average is not None and not hasattr(average, "_noted"):
+                module.average_statistics = self._averaging(average)  # type: ignore[attr-defined]
 
         warm = vars(face).get("WarmUp")  # the callback, in place of warmup()
         if warm is not None:
@@ -76,6 +79,19 @@ class Face:
                 self.tapes.graphs.sends(result, [native(v) for v in variables])
             elif root is not None:
                 self.tapes.broadcast |= {id(native(v)) for v in variables}
+                self.tapes.averaged(variables)
+            return result
+
+        noted._noted = True  # type: ignore[attr-defined]
+        return noted
+
+    def _averaging(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``function(model)`` that also notes that the statistics of batch norm are all ranks'."""
+
+        def noted(model: Any) -> Any:
+            result = function(model)
+            self.tapes.moved.discard(id(model))
+            self.recorder.note("return", fn="average", local=None, mean=None, statistics=self.recorder.statistics())
             return result
 
         noted._noted = True  # type: ignore[attr-defined]
@@ -167,7 +183,8 @@ class Face:
     def _average(self, function: Any, *values: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
         local = number_of(values[0]) if len(values) == 1 else None
         result = function(*values, **options)
-        return result, {"local": local, "mean": number_of(result)}
+        self.tapes.moved -= set(map(id, values))
+        return result, {"local": local, "mean": number_of(result), "statistics": self.recorder.statistics()}
 
 
 def install(recorder: Recorder, tapes: Tapes, data: DataSets) -> None:

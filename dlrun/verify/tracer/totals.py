@@ -58,6 +58,11 @@ class Totals:
                     self._counted[frame.f_code, name] = number
             frame = frame.f_back
 
+    def over(self, loader: int, learns: bool = False) -> None:
+        """Note that a pass over a loader came to its end: a rank whose share has no batch has gone through it, too."""
+        if loader != self.read:
+            self.read, self.learns = loader, learns
+
     def total(self, function: Callable[..., Any], *values: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Call ``total(value, ..)``; where ranks repeat the training, sum what is of an evaluation all the same."""
         evaluates = self.evaluates and not any(map(self._was_counted, values))
@@ -67,9 +72,13 @@ class Totals:
             return result, {"evaluates": evaluates, "local": local, "sum": number_of(result)}
 
     def _was_counted(self, value: Any) -> bool:
-        """Tell whether a variable that the calling line names had this value before the evaluation began."""
+        """Tell whether a variable that the calling line names had this value before the evaluation began.
+
+        0 tells nothing: a count begins with it, and stays so on a rank without a hit, or without a batch. Nor is a sum
+        of those that were counted another one.
+        """
         frame, number = user_frame(), number_of(value)
-        if frame is None or number is None:
+        if frame is None or not number:
             return False
         code, variables = frame.f_code, frame.f_locals
         names = re.findall(r"\w+", linecache.getline(code.co_filename, frame.f_lineno))

@@ -88,6 +88,10 @@ class Training:
         by_hand = self.by_hand.parameters if self.by_hand.wanted else []
         return {id(p) for p in [*by_hand, *(p for group in groups for p in group["params"])]}
 
+    def has_seen(self, optimizer: Optimizer) -> bool:
+        """Whether any of an optimizer's parameters had a part in an earlier step."""
+        return any(id(p) in self._parameters for group in optimizer.param_groups for p in group["params"])
+
     @property
     def names(self) -> set[str]:
         """The names that parameters have in their models."""
@@ -215,7 +219,7 @@ class Training:
         self._rounds[id(optimizer)] = self._rounds.get(id(optimizer), 0) + 1
         self.lineage.stepped(min(self._rounds.values()))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.recorder.steps += 1
+        self.recorder.steps, self.recorder.known = self.recorder.steps + 1, self.recorder.made
         self.recorder.note(
             "step",
             step=self.recorder.steps,
@@ -291,7 +295,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     def noted_backward(*args: Any, **kwargs: Any) -> Any:
         training.settle()
         loaders.backward()
-        if recorder.done:
+        if recorder.done and not recorder.goes_on():
             recorder.stop()
         root = args[0] if args else kwargs["tensors"]
         recorder.note("backward", loss=number_of(root.detach()) if isinstance(root, torch.Tensor) else None)
@@ -308,6 +312,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     def made(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         build(self, *args, **kwargs)
         training.by_hand.optimizers.add(self)
+        recorder.made += not training.has_seen(self)
 
     @functools.wraps(zero)
     def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> Any:

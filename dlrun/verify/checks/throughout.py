@@ -1,0 +1,49 @@
+"""Is what holds of the first steps so of all, such as those of the last fold, with a model and an optimizer of its own?
+
+Runs that take each update back come to the end of a script in few steps. What their ranks used as gradients, started
+from, and scaled is seen there, too.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import zip_longest
+
+from dlrun.verify.checks.gradients import mean_gradients, otherwise
+from dlrun.verify.checks.rate import NAME as RATE
+from dlrun.verify.checks.start import broadcast
+from dlrun.verify.trace import Event, Run
+from dlrun.verify.verdict import Check, failed
+
+
+def throughout(serial: Run, run: Run, sharded: Run) -> Check | None:
+    """Return the first check that failed of steps that the sharded run does not come to; None of none.
+
+    ``serial`` and ``run``: the runs whose updates were taken back. A port that averages by another library than dl_comm
+    is judged by its values, of which these runs keep none.
+    """
+    if otherwise(sharded):
+        return None
+    found = [_rates(serial, run)]
+    found += [judge(run) for judge in (mean_gradients, broadcast) if judge(sharded).status != "failed"]
+    return next((check for check in found if check and check.status == "failed"), None)
+
+
+def _rates(serial: Run, run: Run) -> Check | None:
+    """Tell of an optimizer that is made with another rate than one before it was, where the serial ones are alike."""
+    pairs = list(zip_longest(serial.root.all("optimizer"), run.root.all("optimizer")))
+    if any(one is None or other is None or one["type"] != other["type"] for one, other in pairs):
+        return None
+    first: dict[tuple[str, str, float, int], tuple[float, float]] = {}
+    for one, other in pairs:
+        for group, (x, y) in enumerate(zip(_bases(one), _bases(other), strict=False)):
+            known, rate = first.setdefault((one.at, one["type"], x, group), (y, x))
+            if not math.isclose(known, y, rel_tol=1e-6):
+                finding = f"an optimizer is made with the rate {y:.4g}, one before it with {known:.4g}, where the "
+                finding += f"serial script makes both with {rate:.4g}"
+                return failed(RATE, finding, "scale all of them alike: dl.lr_scale()", "lost-scaling", where=other.at)
+    return None
+
+
+def _bases(made: Event) -> list[float]:
+    return list(made.facts.get("base") or ())

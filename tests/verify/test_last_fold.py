@@ -1,0 +1,75 @@
+"""Scripts that train one model after the other, as folds do: what is wrong in the last one alone is found there."""
+
+from __future__ import annotations
+
+import pytest
+from by_hand import averaged, event, optimizer, run, step
+
+from dlrun.verify.checks.throughout import throughout
+from dlrun.verify.trace import Event
+
+SERIAL = """
+import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(60, 4), torch.randint(0, 2, (60,)))
+order = torch.randperm(60).tolist()
+for k in range(3):
+    held = order[20 * k : 20 * (k + 1)]
+    train = DataLoader(Subset(data, [i for i in order if i not in held]), batch_size=4, shuffle=True)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(4):
+        for x, y in train:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    with torch.no_grad():
+        hits = sum(int(model(x).argmax() == y) for x, y in Subset(data, held))
+    print(f"fold {k}: {hits / 20:.4f}")
+"""
+EDITS = (
+    ("import torch\n", "import torch\nimport dl_comm.torch as dl\ndl.init()\nprint = dl.print\n"),
+    ("lr=0.1)", "lr=dl.lr_scale(0.1))\n    dl.broadcast(model, optimizer)\n    dl.reseed()"),
+    ("shuffle=True)", "shuffle=True)\n    train = dl.shard(train)"),
+    ("            optimizer.step()", "            dl.gradients(optimizer)\n            optimizer.step()"),
+)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "fault"),
+    [
+        ("dl.gradients(optimizer)", "k < 2 and dl.gradients(optimizer)", "missing-average"),
+        ("dl.lr_scale(0.1)", "(dl.lr_scale(0.1) if k < 2 else 0.1)", "lost-scaling"),
+        ("", "", ""),
+    ],
+)
+def test_a_fault_in_the_last_fold_alone_is_named_and_nothing_in_a_right_port(right, wrong, fault, prove) -> None:
+    port = SERIAL
+    for text, replacement in EDITS:
+        port = port.replace(text, replacement)
+    verdict = prove(port.replace(right, wrong), serial=SERIAL, shows=True, budget=600.0)
+    print(*(check for check in verdict.checks if check.status != "passed"), sep="\n")
+    assert verdict.faults == ({fault} if fault else set())
+    assert verdict.proved == (not fault)
+
+
+def fold(number: int, rate: float, *used: Event, broadcast: bool = True) -> list[Event]:
+    made = optimizer(broadcast=broadcast).facts | {"base": [rate], "optimizer": number}
+    made_step = step(number + 1, 0.9)
+    return [event("optimizer", **made), *used, event("step", **made_step.facts | {"optimizer": number})]
+
+
+def test_what_holds_in_the_first_steps_is_asked_of_all() -> None:
+    serial, mean = run([*fold(0, 0.1), *fold(1, 0.1)]), averaged(0.5, 0.5)
+    sharded = run(*[fold(0, 0.2, mean)] * 2)
+
+    def found(*last: Event) -> str:
+        check = throughout(serial, run(*[[*fold(0, 0.2, mean), *last]] * 2), sharded)
+        return check.fault if check else ""
+
+    assert found(*fold(1, 0.2, mean)) == ""
+    assert found(*fold(1, 0.1, mean)) == "lost-scaling"
+    assert found(*fold(1, 0.2)) == "missing-average"
+    assert found(*fold(1, 0.2, mean, broadcast=False)) == "missing-broadcast"
