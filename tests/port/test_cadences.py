@@ -31,7 +31,7 @@ def evaluate(net, loader):
     net.train()
     return loss / n
 
-best, bad, ups, last, step, curve, plain, rows = float("inf"), 0, 0, 9.0, 0, [], [], []
+best, bad, ups, last, step, curve, plain, rows, steps = float("inf"), 0, 0, 9.0, 0, [], [], [], []
 for epoch in range(9):
     for x, y in train:
         loss = F.cross_entropy(net(x), y)
@@ -44,6 +44,7 @@ for epoch in range(9):
             curve.append((step, round(value, 5)))
             plain.append(value)
             rows.append({"epoch": epoch, "value": f"{value:.4f}"})
+            steps.append({"epoch": epoch, "step": step})
             if value > last:
                 ups += 1
             else:
@@ -55,7 +56,7 @@ for epoch in range(9):
                 bad += 1
             if bad >= 3:
                 break
-    print(epoch, bad, ups, len(curve), curve[-1], [round(v, 4) for v in plain], rows)
+    print(epoch, bad, ups, len(curve), curve[-1], [round(v, 4) for v in plain], rows, steps)
     if bad >= 3:
         break
 print("stopped in", epoch, len(plain))
@@ -141,6 +142,27 @@ def test_what_takes_all_that_a_training_generator_yields_and_is_no_loop_is_told(
     )
     told = [d.why.partition(":")[0] for d in port(taken).doubts if d.name == "unknown-placement"]
     assert told == ["best"]
+
+
+SMOOTHED = (
+    HEAD.replace(", shuffle=True", "")
+    + """
+mean, step = 0.0, 0
+for x, y in train:
+    loss = F.cross_entropy(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    step += 1
+    mean = 0.9 * mean + 0.1 * loss.item()
+    if step % 6 == 0:
+        print(f"{mean / (1 - 0.9 ** step):.4f}")
+"""
+)
+
+
+def test_a_moving_average_is_corrected_for_the_iterations_that_a_rank_has_made() -> None:
+    assert 'print(f"{dl.average(mean / (1 - 0.9 ** step)):.4f}")' in port(SMOOTHED).text
 
 
 PASSES = (

@@ -189,6 +189,8 @@ class Shown:
             literal = isinstance(node, (cst.List, cst.Dict, cst.Tuple))
             if place.kind is Kind.ENTRY and self._number(node) and not self._truth(node) and not literal:
                 return [Wrap(node, "average")]
+            if self._corrected(node):
+                return [Wrap(node, "average")]
             of_metric = isinstance(node, cst.Call) and self._number(node) and self._from_zero(place)
             if place.kind is Kind.RATIO and (isinstance(node, _NUMBERS) or of_metric) and not self._descends(node):
                 return [Wrap(node, "average")]
@@ -270,6 +272,13 @@ class Shown:
             if up is sink.loop.node:
                 break
         return []
+
+    def _corrected(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` corrects a moving average for how few iterations of this rank it is of yet."""
+        if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Divide):
+            return False
+        over, under = self._place(node.left), self._place(node.right)
+        return over.kind is Kind.RUN and "decayed" in over.adds and under.uniform and under.kind is not Kind.SAME
 
     def _remainders(self, part: cst.CSTNode) -> list[Wrap]:
         """Return what makes remainders of counts serial, ``step % 7``, wherever they are in what is shown."""

@@ -377,6 +377,8 @@ class Expressions(Machine):
         told = numbers or (entry.refs and self.numbers(entry))
         if not self.cadenced or not told or place.kind in (Kind.SAME, Kind.UNKNOWN):
             return entry
+        if entry.refs and place.uniform and isinstance(node, cst.Dict):
+            self.note(node, Value(place, refs=entry.refs))  # the counts in it are looked for
         same = self.force(node, entry).place.kind is Kind.SAME
         return Value(SAME, scalar=entry.scalar, name="fires") if same else entry
 
