@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from dlrun.port.facts.numbers.fetches import fetched
-from dlrun.port.placement.store import CONTENT, Obj
+from dlrun.port.placement.store import CONTENT, Obj, key_of
 from dlrun.port.placement.values import ANY, COUNT, ENTRY, SAME, Kind, Value, unknown
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def _of(run: Calls, node: cst.Call, wanted: cst.BaseExpression, value: Value) ->
 def _entries(wanted: cst.BaseExpression) -> dict[str, cst.BaseExpression]:
     """Return what a run fetches in a dict, under the keys that are written there."""
     pairs = [e for e in wanted.elements if isinstance(e, cst.DictElement)] if isinstance(wanted, cst.Dict) else []
-    return {f'["{e.key.evaluated_value}"]': e.value for e in pairs if isinstance(e.key, cst.SimpleString)}
+    named = ((key_of(e.key.evaluated_value), e.value) for e in pairs if isinstance(e.key, cst.SimpleString))
+    return {key: value for key, value in named if key is not None}
 
 
 def _number(run: Calls, wanted: cst.BaseExpression, value: Value) -> Value:
