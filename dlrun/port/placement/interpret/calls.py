@@ -60,6 +60,12 @@ _OF_BASES = ("__init__", "__setitem__", "__getitem__")
 _REDUCES = (Row.SUM, Row.MEAN, Row.MAX, Row.MIN)
 
 
+def _plain(values: list[Value]) -> bool:
+    """Tell whether ``values`` are entries and serial values that hold nothing: no list, no object, no sum so far."""
+    held = any(v.refs or v.items is not None or v.pending or v.texts or v.reduced for v in values)
+    return not held and all(v.place.kind in (Kind.ENTRY, Kind.SAME) for v in values)
+
+
 class Calls(Classes):
     """Evaluates calls."""
 
@@ -712,6 +718,8 @@ class Calls(Classes):
             if self.shards.parts:
                 return Value(unknown(node, "parts of batches are put behind each other: their order is another one"))
             return Value(replace(runs[0], adds=runs[0].adds | {"joined"}, counts=False), scalar=False)
+        if len(parts) > 1 and any(p.kind is Kind.ENTRY for p in others) and _plain(parts):
+            return Value(combine(places), scalar=False)
         return self.make(Row.LIST, node, args)
 
     def _parts_of(self, args: list[Value]) -> list[Value]:

@@ -50,7 +50,6 @@ _COMPARES: dict[type[Any], Any] = {
 }
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.GeneratorExp)
 _SHAPES = {"shape", "dtype", "device", "ndim", "requires_grad", "is_cuda"}
-_ITSELF = {"data", "T", "real", "grad"}
 
 
 class Expressions(Machine):
