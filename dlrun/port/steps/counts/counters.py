@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import libcst as cst
 
@@ -259,6 +259,7 @@ def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
 
     picks = {n for feed in facts.feeds if feed.how == "positions" for n in feed.picks}
 
+    @cache
     def reads(node: cst.CSTNode) -> bool:
         if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
             return node not in picks and any(
