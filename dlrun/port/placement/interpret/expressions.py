@@ -48,8 +48,6 @@ _COMPARES: dict[type[Any], Any] = {
     cst.LessThanEqual: operator.le,
     cst.GreaterThanEqual: operator.ge,
 }
-_COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.GeneratorExp)
-_SHAPES = {"shape", "dtype", "device", "ndim", "requires_grad", "is_cuda"}
 
 
 class Expressions(Machine):
