@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import libcst as cst
@@ -48,6 +49,12 @@ _COMPARES: dict[type[Any], Any] = {
     cst.LessThanEqual: operator.le,
     cst.GreaterThanEqual: operator.ge,
 }
+
+
+@lru_cache(maxsize=1 << 14)  # Python's parser reads each, and an iteration over a shard is run several times
+def _literal(node: cst.Integer | cst.Float | cst.SimpleString) -> Value:
+    """Return the value of a literal."""
+    return constant(node.evaluated_value)
 
 
 class Expressions(Machine):
@@ -110,13 +117,13 @@ class Expressions(Machine):
     # -- literals and names --------------------------------------------------------------------------------------
 
     def _Integer(self, node: cst.Integer) -> Value:  # noqa: N802 - libcst's names
-        return constant(node.evaluated_value)
+        return _literal(node)
 
     def _Float(self, node: cst.Float) -> Value:  # noqa: N802
-        return constant(node.evaluated_value)
+        return _literal(node)
 
     def _SimpleString(self, node: cst.SimpleString) -> Value:  # noqa: N802
-        return constant(node.evaluated_value)
+        return _literal(node)
 
     def _FormattedString(self, node: cst.FormattedString) -> Value:  # noqa: N802
         parts = [p.expression for p in node.parts if isinstance(p, cst.FormattedStringExpression)]
