@@ -2,7 +2,9 @@
 
 machine      the state, what is recorded, names and objects
 expressions  operators, literals, attributes, entries
-calls        functions of the program, and by the rules those of libraries
+calls        functions of the program
+libraries    by the rules, functions and methods of libraries
+library_rows what those with a row of their own do
 classes      instances, methods, properties, fields of data classes
 containers   what lists, dicts, sets and what is like them keep
 statements   assignments, branches, loops

@@ -10,7 +10,7 @@ import libcst as cst
 
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret import parts, whole
-from dlrun.port.placement.interpret.calls import Calls
+from dlrun.port.placement.interpret.library_rows import LibraryRows
 from dlrun.port.placement.interpret.machine import Sharded
 from dlrun.port.placement.paths import Path, paths
 from dlrun.port.placement.rules import Row
@@ -55,7 +55,7 @@ class Exit:
     at: Any = field(default=None, compare=False)  # the location
 
 
-class Loops(Calls):
+class Loops(LibraryRows):
     """Runs loops over a shard."""
 
     def __init__(self, script: Script, shards: Any) -> None:
