@@ -1,7 +1,8 @@
 """The abstract run of a program: every statement once, loops until nothing changes, calls into their functions.
 
 machine      the state, what is recorded, names and objects
-expressions  operators, literals, attributes, entries
+expressions  literals, attributes, entries
+operators    sums, products, comparisons, tests
 calls        functions of the program
 libraries    by the rules, functions and methods of libraries
 library_rows what those with a row of their own do
