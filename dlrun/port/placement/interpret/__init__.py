@@ -8,8 +8,10 @@ libraries    by the rules, functions and methods of libraries
 library_rows what those with a row of their own do
 classes      instances, methods, properties, fields of data classes
 containers   what lists, dicts, sets and what is like them keep
-statements   assignments, branches, loops
 loops        loops over a shard, solved
+exits        what they leave, made serial
+statements   assignments, imports, definitions
+control_flow branches, other loops
 callbacks    what Keras' fit() runs
 """
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.interpret.statements import Statements
+from dlrun.port.placement.interpret.control_flow import ControlFlow
 from dlrun.port.placement.store import Class, Frame, Function, Obj, merge
 from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Value
 
@@ -14,7 +14,7 @@ _BATCH = ("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_ba
 _BEHIND = ("on_epoch_end", "on_train_end")
 
 
-class Callbacks(Statements):
+class Callbacks(ControlFlow):
     """Runs the callbacks that ``fit()`` is given."""
 
     def fitted(self, given: list[Value], node: cst.CSTNode) -> None:

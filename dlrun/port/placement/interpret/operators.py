@@ -334,7 +334,7 @@ class Operators(Expressions):
         return True
 
     def tested(self, node: Any) -> None:
-        """Note a test; see ``statements``."""
+        """Note a test; see ``control_flow``."""
         raise NotImplementedError
 
 
