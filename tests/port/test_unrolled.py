@@ -3,6 +3,7 @@
 import pytest
 
 from dlrun.port import port
+from dlrun.port.placement.interpret.machine import Machine
 
 SERIES = """import torch
 from torch.utils.data import DataLoader
@@ -165,3 +166,32 @@ for update in range(300):
 def test_what_is_played_before_the_updates_is_averaged_where_all_ranks_come_to_it(play) -> None:
     text = port(ROLLOUT.replace("PLAY", play)).text
     assert "        print(gain)\n" in text and "print(update, dl.average(sum(gains[-9:]) / 9))" in text
+
+
+FORECAST = """import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(8, 8)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(data, batch_size=8, shuffle=True):
+    loss = 0.0
+STEPS
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+FORECAST_STEP = """    next{0} = model(x)
+    x = torch.cat((x[..., 1:], next{0}[..., :1]), dim=-1)
+    loss = loss + (next{0} - y).pow(2).mean()
+"""
+
+
+def test_the_work_of_following_a_forecast_grows_as_its_number_of_steps_and_not_as_its_square(monkeypatch) -> None:
+    looked = []
+    fields = Machine.fields
+    monkeypatch.setattr(Machine, "fields", lambda self, owner: looked.append(owner) or fields(self, owner))
+    asked = []
+    for steps in (10, 40):
+        looked.clear()
+        port(FORECAST.replace("STEPS", "".join(FORECAST_STEP.format(k) for k in range(steps))))
+        asked.append(len(looked))
+    assert asked[1] < 5 * asked[0] + 100, asked

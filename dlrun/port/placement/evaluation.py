@@ -13,7 +13,7 @@ from dlrun.port.facts import Evaluation, Facts
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.placement import stays_whole
 from dlrun.port.placement.interpret import Interpreter
-from dlrun.port.placement.interpret.loops import Exit
+from dlrun.port.placement.interpret.exits import Exit
 from dlrun.port.placement.interpret.whole import Left
 from dlrun.port.placement.known import shards_of
 from dlrun.port.placement.reduce import Reductions

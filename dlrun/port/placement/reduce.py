@@ -13,7 +13,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.insert import statements
 from dlrun.port.placement.interpret import Interpreter
-from dlrun.port.placement.interpret.loops import Exit
+from dlrun.port.placement.interpret.exits import Exit
 from dlrun.port.program.script import dotted
 
 _WHY = {

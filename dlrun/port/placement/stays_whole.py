@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.facts import Evaluation, Facts
 from dlrun.port.facts.taint import DRAWS
 from dlrun.port.placement import stays_whole_tensorflow
-from dlrun.port.program.script import calls_method, walk
+from dlrun.port.program.script import calls_method, children, walk
 
 # Layers and transforms that draw, or keep statistics, and models that may hold such layers.
 _LAYERS = re.compile(r"(^|\.)(\w*BatchNorm\w*|\w*Dropout\w*|RReLU|InstanceNorm\dd)$")
@@ -69,7 +69,7 @@ def _leaves(facts: Facts, loop: cst.For) -> str:
         if isinstance(node, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
             continue
         deeper = inner or isinstance(node, (cst.For, cst.While))
-        todo += [(child, deeper) for child in node.children]
+        todo += [(child, deeper) for child in children(node)]
     if loop.orelse is not None:
         return "it has an else branch"
     for up in facts.script.above(loop):

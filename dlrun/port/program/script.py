@@ -74,7 +74,13 @@ class Script(Trees):
 
     def code(self, node: cst.CSTNode) -> str:
         """Return the text of ``node``."""
-        return self.module.code_for_node(node)
+        if node not in self._codes:
+            self._codes[node] = self.module.code_for_node(node)
+        return self._codes[node]
+
+    @cached_property
+    def _codes(self) -> dict[cst.CSTNode, str]:
+        return {}
 
     def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """Return the class whose body holds ``node``."""

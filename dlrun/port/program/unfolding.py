@@ -14,7 +14,6 @@ _TRAINS = {"backward", "apply_gradients", "train_on_batch"}
 # What takes all that a generator yields, at once.
 _EXHAUSTS = {"sum", "list", "tuple", "max", "min", "sorted", "fsum", "mean", "fmean", "extend", "deque"}
 # What is not gone through once, or each time anew.
-_APART = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.SetComp, ast.DictComp, ast.ListComp, ast.GeneratorExp)
 _Turned = ast.ListComp | ast.GeneratorExp
 
 

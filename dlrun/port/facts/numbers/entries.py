@@ -8,7 +8,6 @@ from functools import cached_property
 
 import libcst as cst
 
-from dlrun.port.facts.numbers.computed import in_turn
 from dlrun.port.program.dicts import pairs
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, Script, added, dotted
@@ -21,22 +20,6 @@ class Entries:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-
-    def around(self, name: cst.Name | cst.Attribute) -> cst.Subscript | None:
-        """Return the entry of which ``name`` is the dict or list: ``sums["loss"]`` around ``sums``, ``self.sums``."""
-        up = self.script.parents.get(name)
-        return up if isinstance(up, cst.Subscript) and up.value is name and _key(up) is not None else None
-
-    def bindings(self, name: cst.Name | cst.Attribute) -> list[Binding] | None:
-        """Return what gives the entry around ``name`` its value, beginning with the dict; None where there is none."""
-        entry = self.around(name)
-        key = _key(entry) if entry is not None else None
-        if key is None and isinstance(name, cst.Name) and (table := self._table(name)) is not None:
-            name, key = table, _ANY
-        place = self._place(name)
-        if key is None or place is None:
-            return None
-        return self._bound(name, place, key)
 
     def all(self, name: cst.Name) -> list[Binding]:
         """Return what gives the entries of the dict ``name`` their values, beginning with the dict."""
@@ -58,45 +41,6 @@ class Entries:
         begun = [replace(b, value=_begun(b.value, key)) if b.how == "assign" and not b.path else b for b in made]
         there = self._set.get(place, {})
         return begun + [b for other, found in there.items() if key in (other, _ANY) or other == _ANY for b in found]
-
-    def numbers(self, name: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Tell whether ``name`` is a dict filled with what ``are`` accepts, and not with sums that nothing divides."""
-        made = self.script.bindings_of(name) if isinstance(name, cst.Name) else []
-        there = self._set.get(self._place(name), {}) if made else {}
-        begun = [
-            value
-            for b in made
-            if b.value is not None and b.how == "assign" and not b.path
-            for value in _all_begun(b.value)
-        ]
-        given = [b for found in there.values() for b in found]
-        grown = {key for key, found in there.items() if any(added(b.node) for b in found)}
-        means = {key for key, found in there.items() if any(_divides(b.node) for b in found)}
-        return (
-            bool(made and given)
-            and len(begun) >= len(made)
-            and all(map(are, begun))
-            and all(b.value is not None and are(b.value) for b in given)
-            and (grown <= means or _ANY in means)
-        )
-
-    def grown(self, name: cst.CSTNode) -> list[cst.CSTNode]:
-        """Return what adds to the entries of the dict ``name``, of those that nothing divides."""
-        known = isinstance(name, (cst.Name, cst.Attribute)) and (
-            self.script.bindings_of(name) or self.script.kept_bindings(name)
-        )
-        there = self._set.get(self._place(name), {}) if known else {}
-        means = {key for key, found in there.items() if any(_divides(b.node) for b in found)}
-        sums = (found for key, found in there.items() if not {key, _ANY} & means)
-        return [b.node for found in sums for b in found if added(b.node) is not None]
-
-    def _table(self, name: cst.Name) -> cst.Name | None:
-        """Return the dict of whose entries ``name`` is each in turn: ``for key, value in sums.items()``."""
-        made = in_turn(self.script, name, self.script.bindings_of(name))
-        match made[0].value if len(made) == 1 else None:
-            case cst.Call(func=cst.Attribute(value=cst.Name() as table, attr=cst.Name("items" | "values" as part))):
-                return table if made[0].path == (("each", 1) if part == "items" else ("each",)) else None
-        return None
 
     @cached_property
     def _set(self) -> dict[tuple[int, str] | None, dict[str, list[Binding]]]:
@@ -131,19 +75,6 @@ def _key(node: cst.CSTNode) -> str | None:
         case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Name()))]):
             return _ANY
     return None
-
-
-def _all_begun(value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return the values with which a dict that is written out, or made by a comprehension, begins."""
-    return [value.value] if isinstance(value, cst.DictComp) else [held for key, held in pairs(value) if key is not None]
-
-
-def _divides(node: cst.CSTNode) -> bool:
-    """Tell whether an entry is divided here: ``sums[k] /= n``, ``sums[k] = sums[k] / n``."""
-    if isinstance(node, cst.AugAssign):
-        return isinstance(node.operator, cst.DivideAssign)
-    divides = isinstance(node, cst.Assign) and isinstance(node.value, cst.BinaryOperation)
-    return divides and isinstance(node.value.operator, cst.Divide)  # type: ignore[attr-defined]
 
 
 def _begun(value: cst.BaseExpression | None, key: str) -> cst.BaseExpression | None:
@@ -192,27 +123,3 @@ def _written(made: cst.CSTNode) -> Iterator[cst.BaseExpression | None]:
             yield each
         case _:
             yield from (None if key is None else value for key, value in pairs(made))
-
-
-def holds_zeros(script: Script, made: cst.BaseExpression) -> bool:
-    """Tell whether ``made`` is a list or dict of zeros: ``[0] * 10``, ``{"cat": 0, "dog": 0}``, ``Counter()``."""
-    match made:
-        case cst.List(elements=elements) | cst.Tuple(elements=elements):
-            return bool(elements) and all(_is_zero(e.value) for e in elements)
-        case cst.BinaryOperation(left=cst.List() as left, operator=cst.Multiply()):
-            return holds_zeros(script, left)
-        case cst.ListComp(elt=each) | cst.GeneratorExp(elt=each) | cst.DictComp(value=each):
-            return _is_zero(each)
-        case cst.Dict():
-            return bool(made.elements) and all(_is_zero(e.value) for e in made.elements)
-        case cst.Call(func=func, args=args):
-            name, given = script.name_of(func), [a.value for a in args]
-            if dotted(func) == "dict.fromkeys":
-                return len(given) == 2 and _is_zero(given[1])
-            made_of = name in ("builtins.list", "builtins.dict") and len(given) == 1
-            return of_zeros(script, made) or (made_of and holds_zeros(script, given[0]))
-    return False
-
-
-def _is_zero(node: cst.BaseExpression) -> bool:
-    return isinstance(node, (cst.Integer, cst.Float)) and node.evaluated_value == 0

@@ -16,7 +16,6 @@ from dlrun.port.facts.numbers.scalars_called import is_rate, of_library, of_tabl
 from dlrun.port.facts.numbers.scalars_tensorflow import of_tensorflow
 from dlrun.port.program.script import Binding, calls_method, dotted
 
-_ROWS = ("numpy.zeros", "torch.zeros")
 _WHOLE = ("torch.sum", "torch.mean", "torch.max", "torch.min")  # of one tensor: one number
 _SAME = {"data", "detach", "cpu", "numpy", "cuda", "clone", "float", "double", "to"}
 # What those attributes are called that are one number: of the usual meters, and of batches.
@@ -90,33 +89,6 @@ class Scalars:
             case cst.Name():
                 return self._of_name(node, depth + 1)
         return False
-
-    def several(self, call: cst.CSTNode) -> bool:
-        """Tell whether ``call`` surely returns a tuple of numbers."""
-        if not isinstance(call, cst.Call):
-            return False
-        returned = [r for t in self.flow.targets(call) for r in self.flow.returns(t)]
-        return bool(returned) and all(
-            isinstance(r, cst.Tuple) and all(self(e.value) for e in r.elements) for r in returned
-        )
-
-    def row(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` is a row of sums divided by one number: ``sums / k`` after ``sums = np.zeros(3)``."""
-        if not (isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide) and self(node.right)):
-            return False
-        made = self.script.bindings_of(node.left) if isinstance(node.left, cst.Name) else []
-        begins = [b.written for b in made if not isinstance(b.node, cst.AugAssign)]
-        return (
-            len(begins) < len(made)
-            and bool(begins)
-            and all(
-                isinstance(v, cst.Call)
-                and self.script.name_of(v.func) in _ROWS
-                and len(v.args) == 1
-                and isinstance(v.args[0].value, cst.Integer)
-                for v in begins
-            )
-        )
 
     def _of_name(self, node: cst.Name, depth: int) -> bool:
         bindings, scope = self.script.scopes[node].lookup(node.value)

@@ -1,12 +1,17 @@
 """The abstract run of a program: every statement once, loops until nothing changes, calls into their functions.
 
 machine      the state, what is recorded, names and objects
-expressions  operators, literals, attributes, entries
-calls        functions of the program, and by the rules those of libraries
+expressions  literals, attributes, entries
+operators    sums, products, comparisons, tests
+calls        functions of the program
+libraries    by the rules, functions and methods of libraries
+library_rows what those with a row of their own do
 classes      instances, methods, properties, fields of data classes
 containers   what lists, dicts, sets and what is like them keep
-statements   assignments, branches, loops
 loops        loops over a shard, solved
+exits        what they leave, made serial
+statements   assignments, imports, definitions
+control_flow branches, other loops
 callbacks    what Keras' fit() runs
 """
 

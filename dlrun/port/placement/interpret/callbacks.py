@@ -6,7 +6,7 @@ from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.interpret.statements import Statements
+from dlrun.port.placement.interpret.control_flow import ControlFlow
 from dlrun.port.placement.store import Frame, Function, Obj, merge
 from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Value
 
@@ -15,7 +15,7 @@ _BEHIND = ("on_epoch_end", "on_train_end")
 _AROUND = ("on_train_begin", "on_epoch_begin", *_BATCH, *_BEHIND)
 
 
-class Callbacks(Statements):
+class Callbacks(ControlFlow):
     """Runs the callbacks that ``fit()`` is given, and the steps that a model takes by a method of its own."""
 
     def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> None:

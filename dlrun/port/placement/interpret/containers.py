@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import parts, whole
-from dlrun.port.placement.interpret.expressions import Expressions
+from dlrun.port.placement.interpret.operators import Operators
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Obj, key_of
 from dlrun.port.placement.values import (
@@ -34,7 +34,7 @@ from dlrun.port.placement.values import (
 CONTAINERS = ("list", "dict", "set", "deque", "generator")
 
 
-class Containers(Expressions):
+class Containers(Operators):
     """Evaluates what is done with containers."""
 
     def iterate(self, node: cst.BaseExpression, value: Value) -> Value:

@@ -1,84 +1,37 @@
-"""Loops over a shard, solved: what each location carries from iteration to iteration, and what makes it serial."""
+"""Loops over a shard, solved: what each location carries from iteration to iteration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement import rules
-from dlrun.port.placement.interpret import parts, whole
-from dlrun.port.placement.interpret.calls import Calls
+from dlrun.port.placement.interpret import whole
+from dlrun.port.placement.interpret.exits import Exits
 from dlrun.port.placement.interpret.machine import Sharded
-from dlrun.port.placement.paths import Path, paths
-from dlrun.port.placement.rules import Row
-from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Frame, Location, Obj, State, merge
+from dlrun.port.placement.store import CONTENT, GROWN, REST, Location, Obj, State, merge
 from dlrun.port.placement.values import (
-    COUNT,
     EMPTY,
     ENTRY,
-    NOTHING,
     SAME,
     Kind,
     Place,
-    Quotient,
     Value,
     join,
     joined,
-    unknown,
 )
-from dlrun.port.program.script import Script
 
-How = Literal["total", "gather", "maximum", "minimum", "average", "quotient"]
 _PASSES = 8
 _LISTS = ("list", "set", "deque")
-_ODD = {"run", "stored", "placed", "set"}  # what is no plain addition
 
 
-@dataclass(frozen=True)
-class Exit:
-    """A location that a loop over a shard has written, and the reduction that makes it serial behind the loop."""
-
-    loop: cst.CSTNode
-    path: Path
-    how: How
-    zero: bool  # whether it began at zero, or empty
-    owner: str = ""  # the kind of object whose entries it is: list, set, dict, foreign
-    whole: bool = False  # the object itself, not something in it
-    scalar: bool = False
-    shared: bool = False  # whether others hold the same object
-    ordered: bool = False  # whether a list keeps its entries sorted, or in a heap
-    of: tuple[str, str] = ("", "")  # what a quotient is computed of anew
-    in_order: bool = True  # whether a list's entries come in the serial order
-    at: Any = field(default=None, compare=False)  # the location
-
-
-class Loops(Calls):
+class Loops(Exits):
     """Runs loops over a shard."""
 
-    def __init__(self, script: Script, shards: Any) -> None:
-        """Begin with no loop."""
-        super().__init__(script, shards)
-        self.exits: dict[Exit, None] = {}
-        self.around: set[cst.CSTNode] = set()  # loops that step behind a loop over a shard in them
-        self.plain_loops: set[cst.CSTNode] = set()
-        self.over: dict[cst.CSTNode, cst.BaseExpression] = {}
-        self.nameless: set[cst.CSTNode] = set()  # loops over what a generator draws from a share: none can tell later
-        self._anew: set[Location] = set()  # what is bound to another object in each iteration
-        self._classes: dict[Any, Class] = {}
-        self._bases: list[State] = []  # the states in which the loops began
-        self.from_zero: set[Location] = set()  # what began at zero, or empty
-        self.counters: set[tuple[cst.CSTNode, str]] = set()  # what counts on from loop to loop, and is not reduced
-        self.whole: cst.CSTNode | None = None  # the loader whose batches the last loop went through as they are
-        self._never_zero: set[Location] = set()
-        self._last_places: dict[Location, Place] = {}  # what the last iteration left
-        self._counting: set[Location] = set()  # what all ranks add the same to in each iteration
-        self._hoped: dict[Location, bool] = {}  # what may be one number on all ranks, and whether it is taken for one
-
     def until_stable(self, node: Any, begin: Any, local: bool) -> None:
-        """Run a loop that is no loop over a shard until nothing changes; see ``statements``."""
+        """Run a loop that is no loop over a shard until nothing changes; see ``control_flow``."""
         raise NotImplementedError
 
     def over_shard(
@@ -280,20 +233,6 @@ class Loops(Calls):
         plain = not held.refs and held.items is None and held.place.kind in (Kind.SAME, Kind.COUNT)
         return held.at(Place(Kind.RUN, (at[0], f"{at[1]}[{k}]"))) if plain else held
 
-    def _items_behind(self, node: Any, at: Location, value: Value, before: Value | None) -> Value | None:
-        """Return a tuple that goes on from iteration to iteration: what it has added up is this rank's own."""
-        items = value.items or ()
-        own = [Place(Kind.RUN, (at[0], f"{at[1]}[{k}]")) for k in range(len(items))]
-        goes_on = any(now.place.at == p.at for now, p in zip(items, own, strict=True))
-        if before is None or before.items is None or not goes_on:
-            return None
-        lost = unknown(node, "it is computed from what this rank has added up so far", at)
-        left = [
-            was if now.place == p else now.at(lost) if now.place.at == p.at else now
-            for now, p, was in zip(items, own, before.items, strict=False)
-        ]
-        return replace(value, items=tuple(left))
-
     def _grows(self, held: Value, at: Any, state: State) -> None:
         for ref in held.refs:
             state[ref, GROWN] = Value(Place(Kind.RUN, at))
@@ -408,346 +347,3 @@ class Loops(Calls):
             if any(v.place.kind is Kind.RUN and v.place.at == (at, name) for v in (held, *lists)):
                 found.append(name)
         return found
-
-    # -- behind the loop ---------------------------------------------------------------------------------------------
-
-    def _left(self, node: cst.CSTNode, base: State, out: State) -> State:
-        """Return the state behind a loop over a shard: what it has written is serial now, or unknown."""
-        state = dict(out)
-        self.state = state
-        touched = [at for at in out if at not in base or out[at] is not base[at]]
-        self._last_places = {at: out[at].place for at in touched}
-        found = paths(self, self.frame, base)
-        for at in sorted(touched, key=lambda at: self._order_behind(at, out)):
-            value, before = out[at], base.get(at)
-            now = state[at]
-            if (at[1] == GROWN or self._is_field(at)) and now is not value and (now.reduced or now.place.why):
-                continue
-            result = self._behind(node, at, value, before, found)
-            if at[1] == GROWN and result is not None and result.place.kind is Kind.UNKNOWN:
-                self._lose(value, result.place, base)
-            if self.whole is not None:
-                state[at] = whole.behind(self.whole, at, result if result is not None else value)
-            elif result is not None:
-                state[at] = result
-            if before is not None and before.unbound:
-                state[at] = replace(state[at], unbound=True)
-        return state
-
-    @staticmethod
-    def _is_field(at: Location) -> bool:
-        return isinstance(at[0], Obj) and at[0].kind == "instance"
-
-    def _order_behind(self, at: Location, out: State) -> int:
-        """Return when a location is reduced behind a loop: first the names of lists, which reduce their entries; then
-        the lists; fields of objects, which a list may hold; last what is computed anew of sums that are reduced.
-        """
-        if out[at].place.kind is Kind.RATIO:
-            return 3
-        return 1 if at[1] == GROWN else 2 * (self._is_field(at) and out[at].place.kind is Kind.ENTRY)
-
-    def _behind(
-        self, node: Any, at: Location, value: Value, before: Value | None, found: dict[Any, list[Path]]
-    ) -> Value | None:
-        """Return what ``at`` holds behind the loop, with the reduction that makes it so."""
-        place = value.place
-        if value.items is not None and (tuples := self._items_behind(node, at, value, before)) is not None:
-            return tuples
-        if self.whole is not None and whole.inexact(place):
-            return None
-        if isinstance(at[0], Obj) and isinstance(place.at, tuple) and self._moved(at, place.at):
-            before = self._before_of(place.at)
-            place = replace(place, at=at)
-            value = replace(value, place=place)
-        if "trimmed" in place.adds:
-            return Value(unknown(node, "it keeps but some of this rank's entries: the last, or the greatest", at))
-        if before is not None and before.const is None and "joined" in place.adds:
-            before = EMPTY  # the first iteration makes it
-        if before is not None and before.const is None and any(map(self._made_late, value.refs)):
-            return value.at(unknown(node, "the first iteration makes it, and others add to it", at))
-        if place.untouched and place.at == at:
-            return before
-        if place.at == at and (place.adds in ({"scaled"}, {"fraction"}) or place.adds - {"reset"} == {"fires"}):
-            return value.at(SAME)
-        if place.at == at and "reset" in place.adds and not place.adds & _ODD:
-            return Value(replace(place, adds=place.adds - {"reset"}), scalar=value.scalar)  # this rank's window goes on
-        if place.kind is Kind.ENTRY:
-            return self._last(node, at, value, found)
-        if place.kind is Kind.RUN and at[1] == GROWN and isinstance(place.at, tuple) and place.at[0] is not at[0]:
-            return None  # of a list that a name was given anew; see below
-        if (inner := self._rebound(value, at)) is not None:
-            return self._reduce(node, at, value, before, found, inner)
-        if place.kind in (Kind.RUN, Kind.EXTREME):
-            if place.at != at:
-                return value.at(unknown(node, "it is computed from what this rank has added up so far", at))
-            return self._reduce(node, at, value, before, found, place)
-        if isinstance(place.at, Quotient) and (anew := self._computed_anew(node, at, place.at, found)) is not None:
-            return anew
-        if place.kind is Kind.RATIO and self.whole is not None:
-            return None
-        if place.kind is Kind.RATIO and (path := next(iter(found.get(at, ())), None)) is not None:
-            summed = "summed" in place.adds
-            made = Exit(node, path, "total" if summed else "average", summed, scalar=True)
-            self.exits[made] = None
-            return Value(SAME, scalar=True, pending=frozenset([made]), reduced=True)
-        if place.kind in (Kind.MIX, Kind.RATIO):
-            return value.at(unknown(node, "it is computed from what this rank has added up so far", at))
-        return None
-
-    def _computed_anew(self, node: Any, at: Location, quotient: Quotient, found: dict[Any, list[Path]]) -> Value | None:
-        """Return what a mean so far is behind the loop: computed once more, of the sums of all ranks."""
-        path = next(iter(found.get(at, ())), None)
-        texts, pending = [], frozenset[Any]()
-        for part in (quotient.over, quotient.under):
-            now = (self.state or {}).get(part.at)
-            named = [p for p in found.get(part.at, ()) if path is not None and p.each == path.each]
-            if now is None or not named or not now.reduced or self._last_places.get(part.at) != part:
-                return None
-            texts.append(named[0].text)
-            pending |= now.pending
-        assert path is not None
-        made = Exit(node, path, "quotient", False, scalar=True, of=(texts[0], texts[1]))
-        self.exits[made] = None
-        return Value(SAME, scalar=True, pending=pending | {made}, reduced=True)
-
-    def _made_late(self, ref: Any) -> bool:
-        """Tell whether the loop has made an array that holds what this rank has computed."""
-        held = (self.state or {}).get((ref, CONTENT)) if isinstance(ref, Obj) and ref.kind == "foreign" else None
-        return held is not None and (ref, CONTENT) not in self._before_loop and held.place.kind is not Kind.SAME
-
-    def _moved(self, at: Location, origin: Any) -> bool:
-        """Tell whether ``at`` is a field of the object that a name is bound to now, and ``origin`` that field of it."""
-        outer, name = origin
-        held = (self.state or {}).get(outer) if isinstance(outer, tuple) else None
-        return name == at[1] and held is not None and at[0] in held.refs
-
-    def _before_of(self, origin: Any) -> Value | None:
-        outer, name = origin
-        held = self._before_loop.get(outer)
-        refs = [r for r in held.refs if isinstance(r, Obj)] if held is not None else []
-        return self._before_loop.get((refs[0], name)) if refs else None
-
-    def _rebound(self, value: Value, at: Location) -> Place | None:
-        """Return the placement of a list that a name was given anew in each iteration: ``x = x + [y]``."""
-        for ref in value.refs:
-            held = (self.state or {}).get((ref, GROWN)) if isinstance(ref, Obj) else None
-            if held is None or held.place.kind is not Kind.RUN or not held.place.adds:
-                continue
-            origin = held.place.at
-            if origin == at or (isinstance(at[0], Obj) and isinstance(origin[0], tuple) and self._moved(at, origin)):
-                return held.place
-        return None
-
-    def averaged(self, node: cst.For, before: State) -> None:
-        """Make the numbers that a loop has left the means over the ranks, each of which has found others."""
-        found = paths(self, self.frame, before)
-        for at, value in list((self.state or {}).items()):
-            listed = at[1] == GROWN and isinstance(at[0], Obj) and at[0].kind == "list"
-            if before.get(at) == value or not value.scalar or value.refs or not (listed or isinstance(at[0], Frame)):
-                continue
-            path = next(iter(found.get(at[0] if listed else at, ())), None)
-            if path is not None:
-                made = Exit(node, path, "average", False, "list" if listed else "", listed, scalar=True)
-                self.exits[made] = None
-                self.write(at, Value(SAME, scalar=True, pending=frozenset([made]), reduced=True))
-
-    def _last(self, node: Any, at: Location, value: Value, found: dict[Any, list[Path]]) -> Value | None:
-        """Return what a location holds that each iteration sets anew: the last number is shown as the ranks' mean."""
-        named = at[0] is self.frame or (isinstance(at[0], Obj) and at[0].kind == "instance")
-        if not named or not value.scalar or value.refs:
-            return None
-        path = next(iter(found.get(at, ())), None)
-        if path is None:
-            return None
-        summed = self.shards.parts and value.place.adds == parts.SUMMED.adds
-        if value.place.adds and self.shards.parts and not summed:
-            return value.at(unknown(node, "the parts that the ranks have of it neither add up nor average", at))
-        made = Exit(node, path, "total" if summed else "average", summed, scalar=True)
-        self.exits[made] = None
-        return Value(SAME, scalar=True, pending=frozenset([made]), reduced=True)
-
-    def _reduce(
-        self, node: Any, at: Location, value: Value, before: Value | None, found: dict[Any, list[Path]], place: Place
-    ) -> Value:
-        """Return what ``at`` holds once a reduction behind the loop has made it serial."""
-        how = self._how(at, value, place)
-        if self.shards.parts and how == "gather" and (node not in self.over or node in self.nameless):
-            how = unknown(node, "no line behind the loop can name the loader whose samples it keeps", at)
-        if isinstance(how, Place):
-            return value.at(how) if how != SAME else replace(value, place=SAME)
-        if how == "average" and self.whole is not None:
-            return value.at(unknown(node, whole.MEAN, at))
-        owner = at[0] if isinstance(at[0], Obj) else None
-        inside = owner is not None and at[1] in (REST, GROWN, CONTENT)
-        zero = (
-            self._began_empty(owner)
-            if inside and owner is not None
-            else bool(before is not None and self._is_zero(before))
-        )
-        variable = owner is not None and owner.name.endswith("Variable") and at[1] == CONTENT
-        counts = place.adds <= {"same", "scaled"} and not zero and how == "total" and (variable or not inside)
-        if counts and self.whole is None:
-            self.counters.update((node, path.text) for path in found.get(owner if inside else at, [])[:1])
-            return Value(COUNT, scalar=value.scalar)  # steps so far: all ranks hold the same number
-        if owner is not None and owner.kind == "instance" and self.fixed(owner.cls):
-            if how != "total" or not found.get(owner):
-                return value.at(unknown(node, "no line behind the loop can set what its class fixes", at))
-            made = Exit(node, found[owner][0], how, False, "instance", at=at)
-            self.exits[made] = None
-            return Value(SAME, scalar=value.scalar, pending=frozenset([made]), reduced=True)
-        options = found.get(owner if inside else at, [])
-        if not options:
-            return value.at(unknown(node, "what the loop adds up is kept where no line behind it can name it", at))
-        if options[0].late and not zero and how in ("total", "gather"):
-            text = "some of what goes on may be new: no line can tell what there was before"
-            return value.at(unknown(node, text, at))
-        kind = next((r.kind for r in value.refs if isinstance(r, Obj)), "") if not inside else owner.kind  # type: ignore[union-attr]
-        shared = inside and owner is not None and self._holders(owner) > 1
-        if inside and owner is not None and owner.kind != "dict" and (around := self._dict_at(options[0], found)):
-            kind, zero = "dict", self._began_empty(around)
-            shared = self._holders(around) > 1
-        if inside and options[0].text.isidentifier() and not options[0].named:
-            shared = True  # a variable of a function or module around this one: its object stays
-        if owner is not None and owner.name.endswith(("Variable", ".add_weight")):
-            kind = "variable"
-        if owner is not None and rules.of_function(owner.name) is Row.STATE:
-            kind = "metric"
-        ordered = "ordered" in place.adds
-        if how == "gather" and "joined" in place.adds:
-            zero = before is not None and self._is_empty(before)
-        some = "some" in place.adds and not ordered
-        made = Exit(
-            node, options[0], how, zero, kind, inside, bool(value.scalar), shared, ordered, in_order=not some, at=at
-        )
-        self.exits[made] = None
-        pending = frozenset([made])
-        self._settle(value, pending, frozenset() if inside else value.refs)
-        if place.adds == {"placed"}:
-            means = unknown(node, "each of its entries is the mean over the ranks of those of one iteration", at)
-            return Value(replace(means, adds=frozenset({"means"})), pending=pending, reduced=True)
-        order = Place(at=self.whole, adds=frozenset({"some"})) if some else SAME
-        if not inside and value.refs and how == "gather":
-            for ref in value.refs:
-                if isinstance(ref, Obj):
-                    self.write((ref, GROWN), Value(order, pending=pending, reduced=True))
-            return replace(value, place=SAME, pending=pending, reduced=True)
-        return Value(order, refs=value.refs, scalar=value.scalar, pending=pending, reduced=True)
-
-    def _dict_at(self, path: Path, found: dict[Any, list[Path]]) -> Obj | None:
-        """Return the dict that ``path`` names, where what it holds is reduced with it."""
-        named = [at for at, known in found.items() if known[0].text == path.text and isinstance(at, Obj)]
-        return next((at for at in named if at.kind == "dict"), None)
-
-    def _holders(self, owner: Obj) -> int:
-        """Return how many locations hold ``owner``."""
-        return sum(owner in value.refs for value in (self.state or {}).values())
-
-    def _how(self, at: Location, value: Value, place: Place) -> How | Place:
-        """Return the reduction for what a loop has written, or why there is none."""
-        node = self.script.module
-        if self.shards.parts:
-            return self._how_parts(
-                at, place, at[1] == GROWN or (bool(value.refs) and self._rebound(value, at) is not None)
-            )
-        if place.kind is Kind.EXTREME:
-            if len(place.adds) == 1:
-                return "maximum" if "max" in place.adds else "minimum"
-            return unknown(node, "it is the greatest and the least entry by turns", at)
-        listed = at[1] == GROWN or (bool(value.refs) and self._rebound(value, at) is not None)
-        bad = place.adds - {"entry", "same", "reset", "ordered", "some"}
-        if listed:
-            rows = frozenset({"rows"} if not place.adds & {"some", "trimmed", "reset"} else ())
-            lost = unknown(node, "what it keeps of each iteration is itself a sum so far", at)
-            return replace(lost, adds=rows) if bad else "gather"
-        if bad == {"part"} and not listed and "entry" not in place.adds:
-            return "average"  # a mean: each rank has divided by the length of its shard
-        if place.adds == {"joined"}:
-            return "gather"
-        if bad == {"mean"} or ("decayed" in bad and bad <= {"decayed", "scaled"}):
-            return "average"  # a running mean; or a recurrence, near what the serial one is
-        if not bad - {"scaled"}:
-            return "total"
-        if bad == {"stored"} and place.adds == {"stored"}:
-            owner = at[0]
-            if isinstance(owner, Obj) and owner.kind == "dict":
-                return "gather"
-            return "total"  # each rank has set entries of its own samples
-        if bad == {"placed"} and place.adds == {"placed"}:
-            return "average"  # an entry for each iteration
-        return unknown(node, "what each rank has kept in it cannot be added up", at)
-
-    def _how_parts(self, at: Location, place: Place, listed: bool) -> How | Place:
-        how = parts.how(place.adds, listed) if place.kind is Kind.RUN else "?"
-        if how == "?":
-            return unknown(self.script.module, "the parts that the ranks have of it neither add up nor average", at)
-        return how if how else SAME  # type: ignore[return-value]
-
-    def _began_empty(self, owner: Obj) -> bool:
-        """Tell whether an object was empty, or all zeros, when the loop began."""
-        base = self._before_loop
-        held = {k: v for k in self.keys.get(owner, ()) if (v := base.get((owner, k))) is not None}
-        entries = [v for k, v in held.items() if k.startswith("[") or k == CONTENT]
-        return all(self._is_zero(v) for v in entries)
-
-    @property
-    def _before_loop(self) -> State:
-        return self._bases[-1] if self._bases else {}
-
-    def is_first(self, value: Value) -> bool:
-        """Tell whether ``value`` is what a loop carries from a None: ``x if total is None else total + x``."""
-        held = self._before_loop.get(value.place.at) if value.place.untouched else None
-        return held is not None and held.const is None
-
-    def began_as_truth(self, value: Value) -> bool:
-        """Tell whether what a loop carries was True or False when it began."""
-        held = self._before_loop.get(value.place.at)
-        return held is not None and isinstance(held.const, bool)
-
-    def _is_zero(self, value: Value) -> bool:
-        if value.const is None:
-            return True
-        if (value.zero and not value.refs) or value.place.kind is Kind.RUN:
-            return True  # what an earlier loop left is this rank's own part
-        objects = [ref for ref in value.refs if isinstance(ref, Obj)]
-        return bool(objects) and all(self._empty(ref) for ref in objects)
-
-    def _is_empty(self, value: Value) -> bool:
-        """Tell whether an array has no entries."""
-        if value.const is None or value.const == () or value.name == "empty":
-            return True
-        held = [self._before_loop.get((r, CONTENT)) for r in value.refs if isinstance(r, Obj)]
-        return bool(held) and all(v is not None and v.const == () for v in held)
-
-    def _empty(self, ref: Obj) -> bool:
-        held = [v for k, v in self.fields(ref) if k.startswith("[") or k == CONTENT]
-        before = [self._before_loop.get((ref, k)) for k in self.keys.get(ref, ()) if k.startswith("[") or k == CONTENT]
-        known = [v for v in before if v is not None] if self._before_loop else held
-        return all(v.zero for v in known)
-
-    def _settle(self, value: Value, pending: frozenset[Any], but: frozenset[Any]) -> None:
-        """Make what the objects in a gathered list hold serial, too: they are those of all ranks."""
-        for ref in self.reachable([replace(value, items=None)]):
-            if ref in but:
-                continue
-            for key, held in self.fields(ref):
-                if held.place.kind is Kind.ENTRY:
-                    self.write(
-                        (ref, key), Value(SAME, refs=held.refs, scalar=held.scalar, pending=pending, reduced=True)
-                    )
-                    self._forget_last(ref)
-
-    def _lose(self, value: Value, place: Place, base: State) -> None:
-        """Make unknown what the objects hold that iterations made for a list that no reduction makes serial."""
-        for ref in self.reachable([value]):
-            for key, held in self.fields(ref):
-                if held.place.kind is Kind.ENTRY and (ref, key) not in base:
-                    self.write((ref, key), held.at(place))
-
-    def _forget_last(self, ref: Obj) -> None:
-        """Let no name hold the last of the objects that iterations made for a list: it is this rank's last."""
-        for at, value in list((self.state or {}).items()):
-            if isinstance(at[0], Frame) and ref in value.refs:
-                self.write(at, Value(unknown(self.script.module, "it is the object that the last iteration made", at)))
-
-
-__all__ = ["NOTHING", "Exit", "Loops"]

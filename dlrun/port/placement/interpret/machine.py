@@ -263,10 +263,11 @@ class Machine:
         """Return what the objects of ``value`` hold, as deep as they go; what was pending there is read."""
         if self.state is None:
             return []
-        found = [v for ref in self.reachable([value]) for _, v in self.fields(ref)]
+        found = self._below([value])[1]
         if self.recording:
             for v in found:
-                self.used.update(v.pending)
+                if v.pending:
+                    self.used.update(v.pending)
         return [v for v in found if v.place.kind is not Kind.SHARD and v.name != "empty"]
 
     def one_run(self, value: Value) -> Place | None:
@@ -312,23 +313,31 @@ class Machine:
 
     def fields(self, owner: Any) -> list[tuple[str, Value]]:
         """Return what ``owner`` holds, by name."""
-        state = self.state or {}
-        return [(key, state[owner, key]) for key in self.keys.get(owner, ()) if (owner, key) in state]
+        names = self.keys.get(owner)
+        if not names or not self.state:
+            return []
+        known = [(name, self.state.get((owner, name))) for name in names]
+        return [(name, value) for name, value in known if value is not None]
 
     def reachable(self, roots: list[Value]) -> list[Obj]:
         """Return the objects that can be reached from ``roots``, each once."""
-        found: dict[Obj, None] = {}
+        return self._below(roots)[0]
+
+    def _below(self, roots: list[Value]) -> tuple[list[Obj], list[Value]]:
+        """Return the objects that can be reached from ``roots``, each once, and what they hold."""
+        found: dict[Obj, list[Value]] = {}
         todo = list(roots)
         while todo:
             value = todo.pop()
-            todo.extend(value.items or ())
+            if value.items:
+                todo.extend(value.items)
             for ref in value.refs:
                 if isinstance(ref, (Bound, Method)):
                     todo.append(ref.receiver)
                 elif isinstance(ref, Obj) and ref not in found:
-                    found[ref] = None
-                    todo.extend(v for _, v in self.fields(ref))
-        return list(found)
+                    found[ref] = held = [v for _, v in self.fields(ref)]
+                    todo.extend(v for v in held if v.refs or v.items)
+        return list(found), [v for held in found.values() for v in held]
 
     def grown(self, value: Value) -> list[Location]:
         """Return the locations of lists and sets in ``value`` that this rank's iterations have filled so far."""

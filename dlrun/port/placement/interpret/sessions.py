@@ -11,13 +11,13 @@ from dlrun.port.placement.store import CONTENT, Obj, key_of
 from dlrun.port.placement.values import ANY, COUNT, ENTRY, SAME, Kind, Value, unknown
 
 if TYPE_CHECKING:
-    from dlrun.port.placement.interpret.calls import Calls
+    from dlrun.port.placement.interpret.libraries import Libraries
 
 _UPDATE = "update"
 _SETS_BACK = ("local_variables_initializer", ".variables_initializer")
 
 
-def ran(run: Calls, node: cst.Call) -> Value:
+def ran(run: Libraries, node: cst.Call) -> Value:
     """Return what a run of a session returns that computes with this rank's samples: ``sess.run([train, loss], feed)``.
 
     What is fetched was built of placeholders and of pipelines, which stand for an iteration's samples.
@@ -28,14 +28,14 @@ def ran(run: Calls, node: cst.Call) -> Value:
     return _of(run, node, wanted, run.eval(wanted)) if wanted is not None else ANY
 
 
-def streaming(run: Calls, node: cst.Call, name: str) -> Value:
+def streaming(run: Libraries, node: cst.Call, name: str) -> Value:
     """Return the value and the update of a metric that keeps sums in variables of its own: ``tf.metrics.accuracy``."""
     made = run.new("foreign", node, name=name)
     run.write((made, CONTENT), Value(zero=True))
     return Value(items=(Value(refs=frozenset([made])), Value(refs=frozenset([made]), name=_UPDATE)))
 
 
-def kept(run: Calls, node: cst.Call) -> Value | None:
+def kept(run: Libraries, node: cst.Call) -> Value | None:
     """Return what a run fetches that sets streaming metrics back, or is the value of one; None of any other."""
     wanted = fetched(node)
     value = run.eval(wanted) if wanted is not None else ANY
@@ -53,7 +53,7 @@ def _streams(ref: Obj) -> bool:
     return ref.name.startswith("tensorflow.metrics.")
 
 
-def _of(run: Calls, node: cst.Call, wanted: cst.BaseExpression, value: Value) -> Value:
+def _of(run: Libraries, node: cst.Call, wanted: cst.BaseExpression, value: Value) -> Value:
     if value.items is not None:
         parts = wanted.elements if isinstance(wanted, (cst.Tuple, cst.List)) else ()
         beside = [e.value for e in parts] if len(parts) == len(value.items) else [wanted] * len(value.items)
@@ -80,7 +80,7 @@ def _entries(wanted: cst.BaseExpression) -> dict[str, cst.BaseExpression]:
     return {key: value for key, value in named if key is not None}
 
 
-def _number(run: Calls, wanted: cst.BaseExpression, value: Value) -> Value:
+def _number(run: Libraries, wanted: cst.BaseExpression, value: Value) -> Value:
     if run.shards.counts_steps(wanted):
         return Value(SAME if run.shards.parts else COUNT, scalar=True)
     place = run.content(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import libcst as cst
 
@@ -258,12 +258,14 @@ def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
     """Return what tells whether a node reads one of the counts that are ``known``."""
 
     picks = {n for feed in facts.feeds if feed.how == "positions" for n in feed.picks}
+    ends = [n for end in facts.script.of(cst.Return) for n in walk(end) if isinstance(n, cst.Name)]
+    returned = {n for n in ends if any(place in known for place in held(facts, n))}
 
+    @cache
     def reads(node: cst.CSTNode) -> bool:
         if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
-            return node not in picks and any(
-                place in known for n in (node, *_returned(facts, node)) for place in held(facts, n)
-            )
+            mine = node not in picks and any(place in known for place in held(facts, node))
+            return mine or (node not in picks and _is_given(facts, node, returned))
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):  # epoch * len(loader) + i
             sides = (node.left, node.right)
             return any(map(reads, sides)) and any(batches_before(facts, side) is not None for side in sides)
@@ -272,14 +274,12 @@ def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
     return reads
 
 
-def _returned(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield what functions return that ``node`` is given: ``step, best = train(step)``."""
-    if isinstance(node, cst.Name) and any(isinstance(b.value, cst.Call) for b in facts.script.bindings_of(node)):
-        yield from (
-            n
-            for n in facts.flow.through(node)
-            if isinstance(n, cst.Name) and isinstance(facts.script.statement_of(n), cst.Return)
-        )
+def _is_given(facts: Facts, node: cst.CSTNode, returned: Collection[cst.CSTNode]) -> bool:
+    """Tell whether ``node`` is given one of the names ``returned`` by functions: ``step, best = train(step)``."""
+    if not returned or not isinstance(node, cst.Name):
+        return False
+    called = any(isinstance(b.value, cst.Call) for b in facts.script.bindings_of(node))
+    return called and any(n in returned for n in facts.flow.through(node))
 
 
 def batches_before(facts: Facts, node: cst.BaseExpression) -> cst.BaseExpression | None:

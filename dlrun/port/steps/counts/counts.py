@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
@@ -87,17 +86,6 @@ def is_length_of_share(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is ``len(x)`` of what each rank has a share of."""
     length = isinstance(node, cst.Call) and facts.script.name_of(node.func) == "builtins.len"
     return length and bool(facts.feeds) and not all_samples(facts, node)
-
-
-def _counted(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    """Yield what is counted by the calls of len() that ``node`` comes from."""
-    for part in [n for n in walk(node) if isinstance(n, (cst.Call, cst.Name))]:
-        for origin in facts.flow.origins(part):
-            for call in (n for n in walk(origin.node) if isinstance(n, cst.Call) and n.args):
-                if facts.script.name_of(call.func) == "builtins.len":
-                    inner = call.args[0].value
-                    listed = isinstance(inner, cst.Call) and inner.args and dotted(inner.func) in ("list", "tuple")
-                    yield inner.args[0].value if isinstance(inner, cst.Call) and listed else inner
 
 
 def adds_samples(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:

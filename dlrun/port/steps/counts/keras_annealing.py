@@ -17,7 +17,6 @@ from dlrun.port.steps.counts.keras_turning import bodies
 from dlrun.port.steps.metrics import ramps
 from dlrun.port.steps.metrics.annealing import FOLLOWS, compared_with_draws, grows
 
-_DEPTH = 4
 _RATES = (".lr", ".learning_rate")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Set
+from functools import cache
 
 import libcst as cst
 
@@ -60,8 +61,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         yield from rate_tables.kept_inside(facts, followed)
         yield from list(turning.torch(facts, followed))[:3]
         yield from _paced(facts)
-        evaluates = tells(facts, set(passes(facts)))
-        for read in [n for n in _followed(facts, evaluates, divided) if evaluates(n)][:1]:
+        evaluations = set(passes(facts))
+        evaluates = tells(facts, evaluations)
+        for read in [n for n in _followed(facts, evaluates, divided) if evaluates(n)][:1] if evaluations else ():
             count = facts.script.code(read)
             yield Doubt(
                 read,
@@ -125,6 +127,7 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
     done = set(divided)
     turns = [loop for loop, _ in facts.counted if isinstance(loop, cst.For)]
 
+    @cache
     def reads(node: cst.CSTNode) -> bool:
         named = (dotted(loop.target) == dotted(node) and facts.script.inside(node, loop.body) for loop in turns)
         return counted(node) or (isinstance(node, cst.Name) and any(named))

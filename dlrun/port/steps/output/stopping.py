@@ -12,8 +12,6 @@ from dlrun.port.insert import statements
 from dlrun.port.program.script import walk
 from dlrun.port.steps.metrics import played
 
-_DEPTH = 4
-
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """Ask, where the outermost training loop saves its checkpoint, whether the job was told to stop.

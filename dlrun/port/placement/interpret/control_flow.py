@@ -1,0 +1,392 @@
+"""Control flow: branches, and loops until nothing changes any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import libcst as cst
+
+from dlrun.port.placement.interpret import whole
+from dlrun.port.placement.interpret.machine import Tested
+from dlrun.port.placement.interpret.statements import Statements
+from dlrun.port.placement.store import (
+    CONTENT,
+    GROWN,
+    REST,
+    Frame,
+    Location,
+    Obj,
+    State,
+    merge,
+    merge_diverged,
+)
+from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value
+from dlrun.port.program.script import dotted, walk
+
+_UNROLLED = 8  # entries of a list that is gone through one by one
+_ROUNDS = 5  # until a loop that is no loop over a shard changes nothing any more
+_ORDERED = {cst.GreaterThan: "max", cst.GreaterThanEqual: "max", cst.LessThan: "min", cst.LessThanEqual: "min"}
+
+
+class ControlFlow(Statements):
+    """Runs branches and loops; each method runs one kind of statement."""
+
+    def tested(self, node: Any) -> None:
+        """Note a test, and whether all ranks come to it together."""
+        if self.recording:
+            inner = (node,) if self.loop is not None and self.loop.inner else ()
+            self.tests.setdefault(node, []).append(Tested(node, self.loop, (*self.diverged, *inner)))
+
+    def _do_If(self, node: cst.If) -> None:  # noqa: N802
+        test = self.eval(node.test)
+        self.tested(node)
+        if test.const is not NOTHING and not isinstance(test.const, (str, bytes)):
+            self._branch(node.body if test.const else node.orelse)
+            return
+        place = SAME if self._filled_together(test) else self.content(test)
+        apart = not place.uniform and self.loop is not None and place.kind is not Kind.CLOCK
+        lost = self.loop is None and place.kind is Kind.UNKNOWN
+        before = self.state
+        guards = self._guards_of(node.test) if apart else []
+        if guards and self.shards.parts:
+            guards, apart = self._forced(node, guards), self.apart
+        elif apart and self.of_iteration(node.test):
+            apart = False
+        if apart:
+            self.diverged.append(node.test)
+        self.guards += guards
+        self.state = dict(before) if before is not None else None
+        paced = not apart and self.loop is not None and self._is_cadence(node.test)
+        self.cadenced += paced
+        self._branch(node.body)
+        self.cadenced -= paced
+        then = self.state
+        del self.guards[len(self.guards) - len(guards) :]
+        self.state = dict(before) if before is not None else None
+        self._branch(node.orelse)
+        if lost and then is not None and self.state is not None:
+            self._unknown_since(place, then, self.state)
+        if not apart:
+            self.state = self._either(before, then, self.state)
+            return
+        leaves = then is None or self.state is None
+        self.state = merge_diverged(then, self.state, node.test)
+        if not leaves:  # else the rest is under the test, too
+            self.diverged.remove(node.test)
+
+    def _either(self, before: State | None, then: State | None, other: State | None) -> State | None:
+        """Return what holds behind a test that all ranks answer alike; what one way alone binds may be unbound."""
+        out = merge(then, other)
+        if before is None or then is None or other is None or out is None:
+            return out
+        for one, left in ((then, other), (other, then)):
+            for at, value in one.items():
+                if isinstance(value.place.at, Quotient) and self._still_mean(at, value.place.at, one, left):
+                    out[at] = value
+        alone = [at for at in then.keys() ^ other.keys() if at[1] not in (REST, GROWN, CONTENT)]
+        known = {ref for value in before.values() for ref in value.refs} if alone else set()
+        for at in alone:
+            if isinstance(at[0], Frame) or at[0] in known:
+                out[at] = replace(out[at], unbound=True)
+        return out
+
+    def _still_mean(self, at: Location, quotient: Quotient, updated: State, left: State) -> bool:
+        """Tell whether one of two ways updates a mean so far with its sums, and the other leaves all three alone."""
+        if at not in left or left[at] is not self.begun.get(at):
+            return False
+        for part in (quotient.over, quotient.under):
+            held = left.get(part.at)
+            alone = held is not None and held.place.untouched and held.place.at == part.at
+            if not alone or updated[part.at].place != part:
+                return False
+        return True
+
+    def _filled_together(self, test: Value) -> bool:
+        """Tell whether ``test`` is a list to which all ranks add in each iteration: it is filled on all, or on none."""
+        lists = [at for at in self.grown(test) if at[0].kind in ("list", "deque")]
+        known = self.state or {}
+        return bool(lists) and all(known[at].place.adds <= {"entry", "same", "part"} for at in lists)
+
+    def _forced(self, node: cst.If, guards: list[tuple[Any, str, str]]) -> list[tuple[Any, str, str]]:
+        """Let the numbers that a test compares with extremes, and what it keeps of them, be those of the iteration."""
+        texts = {text for _, _, text in guards}
+        for n in walk(node):
+            if isinstance(n, cst.BaseExpression) and self.script.code(n) in texts:
+                self.force(n, self.eval(n))
+        return guards
+
+    def _is_cadence(self, test: cst.BaseExpression) -> bool:
+        """Tell whether a test asks for every so many steps, of which n ranks take 1/n."""
+        rests = [n for n in walk(test) if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo)]
+        return any(n in self.shards.divided for rest in rests for n in walk(rest.right))
+
+    def _unknown_since(self, place: Place, then: State, other: State) -> None:
+        """Make unknown what a test that the ranks may answer differently sets in one of two ways."""
+        for at in {*then, *other}:
+            a, b = then.get(at), other.get(at)
+            if a is not b and a != b:
+                then[at] = other[at] = (a or b or ANY).at(place)
+
+    def _branch(self, body: Any) -> None:
+        if body is None:
+            return
+        if isinstance(body, cst.If):
+            self.statement(body)
+        elif isinstance(body, cst.Else):
+            self.block(body.body)
+        else:
+            self.block(body)
+
+    def _guards_of(self, test: cst.BaseExpression) -> list[tuple[Any, str, str]]:
+        """Return the locations that ``test`` compares entries with: of ``v > best`` best, max and the text of v."""
+        found: list[tuple[Any, str, str]] = []
+        sides: list[cst.BaseExpression] = [test]
+        if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
+            sides = [test.left, test.right]
+        for each in sides:
+            if not isinstance(each, cst.Comparison) or len(each.comparisons) != 1:
+                continue
+            what = _ORDERED.get(type(each.comparisons[0].operator))
+            left, right = each.left, each.comparisons[0].comparator
+            for value, best, order in (
+                (left, right, what),
+                (right, left, {"max": "min", "min": "max"}.get(what or "")),
+            ):
+                held = self.eval(best)
+                place = held.place
+                so_far = place.untouched or (place.kind is Kind.EXTREME and place.adds == {order})
+                if order and so_far and self.content(self.eval(value)).kind is Kind.ENTRY:
+                    found.append((held.place.at, order, self.script.code(value)))
+        return found
+
+    def _do_With(self, node: cst.With) -> None:  # noqa: N802
+        for item in node.items:
+            value = self.eval(item.item)
+            if item.asname is not None:
+                entered = self.dunder(value, "__enter__", [], item)
+                self.assign(item.asname.name, entered if entered is not None else value)
+        self.block(node.body)
+
+    def _do_Try(self, node: cst.Try) -> None:  # noqa: N802
+        before = dict(self.state or {})
+        self.block(node.body)
+        if node.orelse is not None and self.state is not None:
+            self.block(node.orelse.body)
+        after = self.state
+        for handler in node.handlers:
+            self.state = merge(dict(before), after)
+            if handler.name is not None:
+                self.assign(handler.name.name, ANY)
+            passes = (
+                handler.type is not None and dotted(handler.type).endswith("StopIteration") and self.loop is not None
+            )
+            self.cadenced += passes  # a share ends as often as the serial script's data: epoch += 1
+            self.block(handler.body)
+            self.cadenced -= passes
+            after = merge(after, self.state)
+        self.state = after
+        if node.finalbody is not None and self.state is not None:
+            self.block(node.finalbody.body)
+
+    def _do_Match(self, node: cst.Match) -> None:  # noqa: N802
+        subject = self.eval(node.subject)
+        before, after = self.state, None
+        for case in node.cases:
+            self.state = dict(before) if before is not None else None
+            for name in _captured(case.pattern):
+                self.assign(name, self.entries(subject) if subject.refs or subject.items else subject)
+            if case.guard is not None:
+                self.eval(case.guard)
+            self.block(case.body)
+            after = merge(after, self.state)
+        self.state = merge(before, after)
+
+    # -- loops -----------------------------------------------------------------------------------------------------
+
+    def _do_For(self, node: cst.For) -> None:  # noqa: N802
+        over = self.eval(node.iter)
+        own = over.place.kind is Kind.SHARD
+        source = whole.source(self, node) if own else None
+        if source is not None:
+            whole.begins(self, node, source)
+        dealt = node in self.shards.loops and not self._whole(node, over) and node not in self.around
+        if own and self.loop is not None and not self.loop.own and source is None:
+            self.around.add(self.loop.node)  # it steps behind a loop over a shard, which is the one to be solved
+        if self.loop is None and (own or dealt):
+            names = [n for n in walk(node.iter) if isinstance(n, (cst.Name, cst.Attribute))]
+            over_it = [n for n in names if any(v.place.kind is Kind.SHARD for v in self.seen.get(n, ()))]
+            if over.name == "drawn":
+                self.nameless.add(node)
+            elif over_it:
+                self.over[node] = over_it[0]
+            self.over_shard(
+                node, lambda: self.assign(node.target, whole.numbered(self, self._drawn(node, over))), own, source
+            )
+        else:
+            if not own:
+                self.plain_loops.add(node)
+            items = self._zipped(node.iter) if node.iter in self.zipped else self._listed(over)
+            if items is not None:
+                self._unrolled(node, items)
+            else:
+                local = self.loop is not None and (not self.content(over).uniform or node in self.shards.plays)
+                before = dict(self.state or {})
+                self.until_stable(node, lambda: self.assign(node.target, self.iterate(node.iter, over)), local)
+                if node in self.shards.noisy and self.loop is None and self.state is not None:
+                    self.averaged(node, before)
+        if node.orelse is not None and self.state is not None:
+            self.block(node.orelse.body)
+
+    def _whole(self, node: cst.For, over: Value) -> bool:
+        """Tell whether a loop goes through loaders that are not sharded: one that evaluates by the same function."""
+        if over.refs and all(map(_is_loader, over.refs)):
+            return True
+        named = [n for n in walk(node.iter) if isinstance(n, (cst.Name, cst.Attribute)) and n in self.script.scopes]
+        with self.unrecorded():  # enumerate(loader), tqdm(loader)
+            given = [self.eval(n) for n in named] if over.place.kind is not Kind.SHARD else []
+        loaders = [v for v in given if any(map(_is_loader, v.refs))]
+        return bool(loaders) and all(_is_loader(r) for v in loaders for r in v.refs)
+
+    def _listed(self, over: Value) -> list[Value] | None:
+        """Return the entries of a tuple or list that are all known, in order."""
+        if over.items is not None and over.name != "parallel":
+            return list(over.items)
+        ref = next(iter(over.refs), None)
+        if len(over.refs) == 1 and isinstance(ref, Obj) and ref.kind == "dict":
+            keys = self.known_keys(ref)
+            return keys if keys and len(keys) <= _UNROLLED else None
+        if len(over.refs) != 1 or not isinstance(ref, Obj) or ref.kind not in ("list", "deque"):
+            return None
+        fields = dict(self.fields(ref))
+        if any(k in fields and fields[k].name != "empty" for k in (REST, GROWN)):
+            return None
+        known = [k for k in fields if k[1:-1].isdigit()]
+        return [fields[k] for k in known] if 0 < len(known) <= _UNROLLED else None
+
+    def _zipped(self, over: cst.BaseExpression) -> list[Value] | None:
+        """Return the entries side by side of tuples and lists whose entries are all known."""
+        sides = [self._listed(value) for value in self.zipped.get(over, ())]
+        if not sides or any(side is None for side in sides):
+            return None
+        rows = list(zip(*(side for side in sides if side is not None), strict=False))
+        return [Value(items=row) for row in rows] if 0 < len(rows) <= _UNROLLED else None
+
+    def _unrolled(self, node: cst.For, items: list[Value]) -> None:
+        """Run a loop over entries that are all known, one by one."""
+        flows = self.flows[-1]
+        outer = (flows.breaks, flows.continues)
+        flows.breaks, flows.continues = [], []
+        diverged = len(self.diverged)
+        known = set(self.state or ())
+        for item in items:
+            for at in [at for at in self.state or () if at not in known and isinstance(at[0], Frame)]:
+                self.state[at] = replace(self.state[at], late=True)  # type: ignore[index]
+            self.assign(node.target, item)
+            if self.state is not None:
+                self.block(node.body)
+            for state in flows.continues:
+                self.state = merge(self.state, state)
+            flows.continues = []
+            if self.state is None:
+                break
+        for state in flows.breaks:
+            self.state = merge(self.state, state)
+        flows.breaks, flows.continues = outer
+        del self.diverged[diverged:]
+
+    def _drawn(self, node: cst.For, over: Value) -> Value:
+        """Return what an iteration of a loop over a shard gets; of one around such a loop what it gets serially."""
+        if node in self.around:
+            return self.iterate(node.iter, over)
+        if over.place.kind is Kind.SHARD:
+            got = self.iterate(node.iter, over)
+            return got.items[0] if over.name == "range" and got.items else got
+        if over.name == "parallel" and over.items:
+            return Value(items=(Value(self.index, scalar=True), *over.items[1:]))
+        made = [ref.name.rpartition(".")[2] for ref in over.refs if isinstance(ref, Obj)]
+        counts = any(name in ("range", "arange", "count") for name in made) or isinstance(node.iter, cst.Call)
+        return Value(self.index, scalar=True) if counts else Value(ENTRY)
+
+    def _do_While(self, node: cst.While) -> None:  # noqa: N802
+        shard = self.loop is None and node in self.shards.loops
+
+        def ask() -> None:
+            test = self.eval(node.test)
+            self.tested(node)
+            if test.const is not NOTHING and not test.const:
+                self.state = None
+
+        if shard:
+            self.over_shard(node, ask)
+        else:
+            self.plain_loops.add(node)
+            self.until_stable(node, ask, node in self.shards.plays)
+        if node.orelse is not None and self.state is not None:
+            self.block(node.orelse.body)
+
+    def until_stable(self, node: Any, begin: Any, local: bool) -> None:
+        """Run a loop that is no loop over a shard until nothing changes."""
+        before = self.state
+        endless = isinstance(node, cst.While) and dotted(node.test) == "True"
+        entry, left, out = before, None, before
+        diverged = len(self.diverged)
+        if self.loop is not None and local:
+            self.loop.inner += 1
+        self.looping += 1
+        self.playing += node in self.shards.plays
+        for _ in range(_ROUNDS):
+            self.state = dict(entry) if entry is not None else None
+            flows = self.flows[-1]
+            outer = (flows.breaks, flows.continues)
+            flows.breaks, flows.continues = [], []
+            begin()
+            if self.state is not None:
+                self.block(node.body)
+            out = self.state
+            for state in flows.continues:
+                out = merge(out, state)
+            left = None
+            for state in flows.breaks:
+                left = merge(left, state)
+            flows.breaks, flows.continues = outer
+            new = merge(entry, out)
+            if entry is not None and out is not None and new is not None:
+                for at in new.keys() - entry.keys():
+                    if isinstance(at[0], Frame):
+                        new[at] = replace(new[at], late=True)
+            if new == entry or out is None:
+                entry = new
+                break
+            entry = new
+        self.looping -= 1
+        self.playing -= node in self.shards.plays
+        del self.diverged[diverged:]
+        if self.loop is not None and local:
+            self.loop.inner -= 1
+        if endless:
+            self.state = left
+        else:  # a for loop is taken to run at least once
+            after = out if isinstance(node, cst.For) and out is not None else entry
+            self.state = merge(after, left)
+
+
+def _is_loader(ref: object) -> bool:
+    """Tell whether an object is a loader as a library makes it."""
+    return isinstance(ref, Obj) and ref.name.endswith("DataLoader")
+
+
+def _captured(pattern: cst.CSTNode) -> list[cst.Name]:
+    names: list[cst.Name] = []
+
+    class Find(cst.CSTVisitor):
+        def visit_MatchAs(self, node: cst.MatchAs) -> None:  # noqa: N802
+            if node.name is not None:
+                names.append(node.name)
+
+        def visit_MatchStar(self, node: cst.MatchStar) -> None:  # noqa: N802
+            if node.name is not None:
+                names.append(node.name)
+
+    pattern.visit(Find())
+    return names

@@ -1,0 +1,491 @@
+"""Functions and methods of libraries: what has a row follows it; all else is computed from what it is given."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from string import Formatter
+from typing import Any
+
+import libcst as cst
+
+from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.placement import rules
+from dlrun.port.placement.interpret import parts, sessions
+from dlrun.port.placement.interpret.classes import Classes
+from dlrun.port.placement.interpret.machine import Sink
+from dlrun.port.placement.rules import Row
+from dlrun.port.placement.store import (
+    CONTENT,
+    GROWN,
+    REST,
+    Bound,
+    Function,
+    Method,
+    Obj,
+    key_of,
+)
+from dlrun.port.placement.values import (
+    ANY,
+    ENTRY,
+    MIX,
+    NOTHING,
+    RATIO,
+    SAME,
+    UNIFORM,
+    Kind,
+    Place,
+    Value,
+    combine,
+    joined,
+    out_of_sight,
+    unknown,
+)
+from dlrun.port.program.script import argument, dotted, walk
+
+_SCORES = ("_score", "accuracy", "_auc")
+_LOSSES = ("loss", "cross_entropy", "criterion", "_error", "divergence", "kl_div", "nll")
+_CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
+_IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.CLEAR)
+_ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "builtins.round", "builtins.abs")
+_OF_TEXTS = ("os.path.join", "os.fspath", "builtins.str", "pathlib.Path", "pathlib.PurePath")
+_OF_BASES = ("__init__", "__setitem__", "__getitem__")
+_REDUCES = (Row.SUM, Row.MEAN, Row.MAX, Row.MIN)
+
+
+class Libraries(Classes):
+    """Runs calls of what lies out of sight, by the rules."""
+
+    def block(self, body: cst.BaseSuite) -> None:
+        """Run the statements of a block; see ``statements``."""
+        raise NotImplementedError
+
+    def array_of(self, node: cst.BaseExpression) -> Value:
+        """Return what a store into ``node`` changes; see ``statements``."""
+        raise NotImplementedError
+
+    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> None:
+        """Run what of the program ``fit()`` runs; see ``callbacks``."""
+        raise NotImplementedError
+
+    def _run_given(self, given: list[Value], node: cst.CSTNode) -> None:
+        """Run the functions of the program that something out of sight is given: it may call them."""
+        for value in given:
+            for ref in value.refs:
+                if isinstance(ref, Function) and isinstance(ref.node, cst.FunctionDef):
+                    taken = len(ref.node.params.params)
+                    self.run_function(ref, [Value(ENTRY if self.loop else SAME)] * taken, {}, node)
+                elif isinstance(ref, Bound):
+                    self.run_function(ref.function, [], {}, node, ref.receiver)
+
+    # -- functions and methods of libraries ------------------------------------------------------------------------
+
+    def _function(self, name: str, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
+        name = plain(name)
+        row = rules.of_function(name)
+        given = [*args, *keywords.values()]
+        if self.shards.runs and name == "tensorflow.placeholder":
+            return Value(ENTRY)
+        if self.shards.runs and name.startswith("tensorflow.summary."):
+            return ANY  # a node of the graph, and shown where a run is
+        if self.shards.runs and name.startswith("tensorflow.metrics."):
+            return sessions.streaming(self, node, name)
+        if row in _CONTAINERS:
+            return self.make(row, node, args) if row is not Row.DEQUE else self._deque(node, args)
+        if row in _REDUCES and len(args) >= 1 and row is not None:
+            total = self._reduced(row, args, keywords, node)
+            table = name.endswith(".add_n") and total.place.kind is not Kind.SAME and not self.entries(args[0]).scalar
+            return replace(total, scalar=None) if table else total
+        handler = getattr(self, f"_row_{row.name.lower()}", None) if row is not None else None
+        if handler is not None:
+            result: Value = handler(args, node)
+            return result
+        if row in (Row.REPLACE, Row.AS_DICT) and args:
+            return self._fields_in(row, args[0], keywords, node)
+        if name == "builtins.map" and len(args) > 1:
+            return self._mapped(args, node)
+        if row is not Row.HOLDS:
+            self._run_given(given, node)
+        place = combine(self.content(a) for a in given)
+        if row is None and isinstance(self.script.parents.get(node), cst.Expr):
+            self._may_fill(node, args)
+        losses = name.rpartition(".")[2].lower().endswith(_LOSSES) and "reduction" not in keywords
+        of_numbers = bool(given) and all(g.scalar for g in given) and name.startswith(_ELEMENTWISE)
+        number = name.endswith(".norm") and len(given) == 1
+        number = number or (name.endswith(_SCORES) and "average" not in keywords)
+        scalar = True if losses or number or row is Row.SCALAR or of_numbers else None
+        if self.shards.parts and place.kind is Kind.ENTRY and row is Row.COUNTS:
+            place = self.of_episode(parts.SUMMED)
+        elif self.shards.parts and place.kind is Kind.ENTRY:
+            numbers = row is Row.SCALAR or any(g.scalar and g.place.kind is Kind.ENTRY for g in given)
+            if losses or parts.is_sum(node):
+                place = self.of_episode(parts.SUMMED) if parts.is_sum(node) else ENTRY
+                scalar = True
+            elif numbers and (parts.bends(name) or name.startswith("math.")):
+                place = parts.BENT
+        reduced = any(map(self.serial, given))
+        kinds = (self.shards.kind(n) for n in (node, *(arg.value for arg in node.args)))
+        if place.kind in (Kind.COUNT, Kind.INDEX) and (any(kinds) or self._goes_by_own_steps(node)):
+            place = SAME  # a scheduler that is told the steps of an epoch is no count
+        elif row is None:
+            place = out_of_sight(place)
+        if place.kind is Kind.SAME and row is not Row.SCALAR:
+            made = self.new("foreign", node, name=name)
+            if row is Row.STATE:
+                self.write((made, CONTENT), Value(zero=True))
+            if row is Row.HOLDS:
+                for field, value in keywords.items():
+                    self.write((made, field), value)
+            return Value(refs=frozenset([made]), scalar=scalar, reduced=reduced)
+        texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
+        return Value(place, scalar=scalar, reduced=reduced, texts=texts)
+
+    def _parts_of(self, args: list[Value]) -> list[Value]:
+        """Return the entries of a tuple or list that are all known."""
+        if args and args[0].items is not None:
+            return list(args[0].items)
+        held = [field for value in args for ref in value.refs if isinstance(ref, Obj) for field in self.fields(ref)]
+        known = [v for k, v in held if k[1:-1].isdigit()]
+        return known if len(known) == sum(v.name != "empty" for _, v in held) else []
+
+    def _goes_by_own_steps(self, made: cst.CSTNode) -> bool:
+        """Tell whether what is ``made`` there is told numbers of steps that are divided: a schedule."""
+        return any(n in self.shards.divided for n in walk(made))
+
+    def _may_fill(self, node: cst.Call, args: list[Value]) -> None:
+        """Note that a function out of sight, whose result is not used, may put what it is given into an argument."""
+        for i, (arg, value) in enumerate(zip(node.args, args, strict=False)):
+            others = combine(self.content(a) for j, a in enumerate(args) if j != i)
+            if others.uniform or self.loop is None or self.shards.kind(arg.value):
+                continue
+            filled = value if value.refs else self.array_of(arg.value)
+            for ref in filled.refs:
+                if isinstance(ref, Obj) and ref.kind in ("list", "set", "deque", "dict", "foreign"):
+                    key = CONTENT if ref.kind == "foreign" else REST if ref.kind == "dict" else GROWN
+                    text = f"{self.script.code(node.func)}() may put what each rank gives it there"
+                    self.write((ref, key), Value(unknown(node, text)))
+
+    def _mapped(self, args: list[Value], node: cst.Call) -> Value:
+        entry = self.call_value(args[0], [self.entries(a) for a in args[1:]], {}, node)
+        made = self.new("list", node, "mapped")
+        self._like(made, args[1], entry)
+        return Value(refs=frozenset([made]))
+
+    def _like(self, made: Obj, source: Value, entry: Value) -> None:
+        """Put ``entry`` into ``made``, which has an entry for each of ``source``: grown where that is."""
+        grown = self.grown(source)
+        if grown and self.state is not None:
+            self.write((made, GROWN), Value(self.state[grown[0]].place, refs=entry.refs))
+        else:
+            self.write((made, REST), entry)
+
+    def _deque(self, node: cst.Call, args: list[Value]) -> Value:
+        return self.make(Row.DEQUE, node, args)
+
+    def _reduced(self, row: Row, args: list[Value], keywords: dict[str, Value], node: cst.CSTNode) -> Value:
+        """Return the sum, mean or extreme of what one or several arguments hold."""
+        whole = len(args) == 1 and not keywords
+        first = args[0]
+        sides = self._parts_of([first]) if row is Row.SUM and not self.shards.parts else []
+        if any(side.place.kind is Kind.RUN for side in sides):
+            total = sides[0]
+            for side in (*sides[1:], *args[1:2]):
+                total = self.operated(cst.Add(), total, side, node)
+            return total
+        grown = self.grown(first)
+        if grown:
+            held = (self.state or {})[grown[0]].place
+            if row is Row.MEAN:
+                return Value(ENTRY, scalar=True)
+            if row is Row.SUM:
+                return Value(Place(Kind.RUN, held.at, held.adds), scalar=True)
+            if self.shards.parts and not held.adds <= {"samples", "reset", "some"}:
+                return Value(
+                    unknown(node, "it is that of the numbers of this rank's parts of the batches"), scalar=True
+                )
+            return Value(Place(Kind.EXTREME, held.at, frozenset({row.name.lower()})), scalar=True)
+        if row in (Row.MAX, Row.MIN) and len(args) == 2:
+            sides = [replace(a, place=self.one_run(a) or self.content(a)) for a in args]
+            for i, (run, other) in enumerate(((sides[0], sides[1]), (sides[1], sides[0]))):
+                if run.place.untouched and self.shards.parts and self.content(other).kind is Kind.ENTRY:
+                    given = [a.value for a in node.args] if isinstance(node, cst.Call) else []
+                    if len(given) == 2 and self.force(given[1 - i], other).place == SAME:
+                        return Value(replace(run.place, adds=frozenset({"same"})), scalar=True)
+                goes_on = run.place.kind is Kind.EXTREME and run.place.adds == {row.name.lower()}
+                if (run.place.untouched or goes_on) and self.content(other).kind in (Kind.ENTRY, Kind.SAME):
+                    return Value(Place(Kind.EXTREME, run.place.at, frozenset({row.name.lower()})), scalar=True)
+        place = combine(self.content(a) for a in (args if row in (Row.MAX, Row.MIN) else args[:1]))
+        if row is Row.MEAN and "means" in place.adds:
+            return Value(SAME, scalar=True if whole else None, reduced=True)
+        if self.shards.parts and place.kind is Kind.ENTRY:
+            axes = [args[1]] if len(args) > 1 else [v for k, v in keywords.items() if k in ("dim", "axis")]
+            along = any(axis.const == 0 and axis.const is not False for axis in axes)
+            place = self.of_episode(parts.reduced(row, replace(first, place=self.content(first)), whole, along))
+            return Value(place, scalar=True if whole else None)
+        reduced = any(map(self.serial, args))
+        if place.kind is Kind.MIX and len(args) == 1 and (one := self.one_run(first)) is not None and row is Row.SUM:
+            place = one
+        return Value(place, scalar=True if whole else None, reduced=reduced)
+
+    def _method_call(self, method: Method, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
+        receiver, name = method.receiver, method.name
+        row = rules.of_method(name)
+        given = [*args, *keywords.values()]
+        if name == "format" and isinstance(receiver.const, str):
+            return self.text(node, self._of_fields(receiver.const, args, keywords, node))
+        if receiver.name == "__dict__" and name == "update":
+            for arg in args:
+                for source in arg.refs:
+                    for key, value in self.fields(source) if isinstance(source, Obj) else ():
+                        self.set_attribute(receiver, key[2:-2], value, node) if key.startswith('["') else None
+            return ANY
+        if name in _OF_BASES and (owners := [r for r in receiver.refs if isinstance(r, Obj)]):
+            return self._of_base(owners, name, args, keywords, node)
+        if row is not None and (known := self.method_of(row, receiver, args, node, name)) is not None:
+            return known
+        if row in _IN_PLACE and row is not None:
+            if not receiver.refs and isinstance(node.func, cst.Attribute):
+                receiver = self.array_of(node.func.value)
+            done = self._cleared(receiver) if row is Row.CLEAR else self.in_place(row, receiver, args, node, name)
+            if done is not None:
+                return done
+        if receiver.place.kind is Kind.SHARD and (found := self._of_shard(receiver, name)) is not None:
+            return found
+        if (metric := self._metric(receiver, name, given, node)) is not None:
+            return metric
+        if row is Row.KEEPS:
+            return self._converted(receiver, name, node)
+        if row in (Row.REPLACE, Row.AS_DICT):
+            return self._fields_in(row, receiver, keywords, node)
+        if row in _REDUCES and row is not None:
+            return self._reduced(row, [receiver, *args], keywords, node)
+        if row is Row.SHAPE:
+            batch = self.content(receiver).kind is Kind.ENTRY
+            axis = args[0].const if args else 0
+            return self.size() if batch and not (self.shards.parts and axis) else Value(SAME, scalar=True)
+        if self.shards.runs and name == "save":
+            return ANY  # with the count of this rank's steps, by which a run goes on: see ``frameworks/sessions``
+        board = rules.of_object(_maker(receiver)) is Row.SHOWS
+        alone = isinstance(self.script.parents.get(node), cst.Expr)
+        if (row is Row.SHOWS and (board or self.content(receiver).uniform)) or (board and alone):
+            self._sink(node)
+            return ANY
+        if self._trains(name, receiver, args, given, node):
+            return ANY
+        if row in (Row.PROGRESS, Row.NOTHING):
+            self._run_given(given, node)
+            return ANY
+        self._run_given(given, node)
+        kind = self.shards.kind(node.func.value if isinstance(node.func, cst.Attribute) else node.func)
+        if alone and not kind and self.keep(receiver, given, node):
+            self._sink(node, kept=True)
+        base = self.content(receiver)
+        if self.shards.parts and row is Row.COUNTS and base.kind is Kind.ENTRY:
+            return Value(self.of_episode(parts.SUMMED))
+        op = parts.operator_of(name)
+        if self.shards.parts and op is not None and len(given) == 1 and Kind.ENTRY in (base.kind, given[0].place.kind):
+            return self.operated(op, receiver, given[0], node)
+        if self.shards.parts and base.kind is Kind.ENTRY and receiver.scalar and parts.bends(name):
+            return Value(parts.BENT, scalar=True)
+        place = combine([base, *(self.content(a) for a in given)])
+        if place.kind is Kind.SAME or (place.kind is Kind.COUNT and name in ("fit", "fit_generator")):
+            made = self.new("foreign", node, name=f".{name}")
+            if name == "add_weight":  # of a layer, a model or a metric
+                begins, shape = argument(node, "initializer"), argument(node, "shape")
+                zero = begins is not None and self.eval(begins).const == "zeros"
+                one = shape is None or (isinstance(shape, cst.Tuple) and not shape.elements)
+                self.write((made, CONTENT), Value(zero=zero))
+                return Value(refs=frozenset([made]), scalar=one or None)
+            return Value(refs=frozenset([made]), reduced=self.serial(receiver) or any(map(self.serial, given)))
+        return Value(out_of_sight(place), scalar=True if row is Row.SCALAR else None)
+
+    def _of_fields(self, template: str, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Place:
+        """Return the placement of what the fields of a template read: ``{top.avg:.3f}`` no more of ``top``."""
+        given = {str(i): value for i, value in enumerate(args)} | keywords
+        fields = _fields(template)
+        read = dict.fromkeys(given) if fields is None else fields
+        sources = {a.keyword.value if a.keyword is not None else str(i): a.value for i, a in enumerate(node.args)}
+        found: list[Place] = []
+        for field in read:
+            first, *names = field.split(".")
+            value = given.get(first, ANY)
+            for name in names:
+                value = self.attribute(value, name, node)
+            place = self.content(value)
+            found.append(place)
+            source, kinds = sources.get(first), {ref.kind for ref in given.get(first, ANY).refs if isinstance(ref, Obj)}
+            if names and source is not None and kinds == {"instance"} and place.kind not in (*UNIFORM, Kind.CLOCK):
+                self.note(source, Value(MIX, refs=given[first].refs))  # no expression here is the number itself
+        return combine(found)
+
+    def _of_base(
+        self, owners: list[Obj], name: str, args: list[Value], keywords: dict[str, Value], node: cst.Call
+    ) -> Value:
+        """Return what ``super().__setitem__(key, value)`` and the like do in a class of containers."""
+        found: list[Value] = []
+        for ref in owners:
+            key = key_of(args[0].const) if args else None
+            if name == "__init__" and ref.kind != "instance":
+                self.filled(ref, args, keywords)
+            elif name == "__setitem__" and len(args) == 2:
+                self.store_entry(ref, key, args[0], args[1], node)
+            elif name == "__getitem__":
+                found.append(self.entry_in(ref, key, Value(refs=frozenset([ref]))))
+        return joined(found)
+
+    def store_entry(self, ref: Obj, key: str | None, index: Value, value: Value, target: cst.CSTNode) -> None:
+        """Keep ``value`` in a container; see ``statements``."""
+        raise NotImplementedError
+
+    def _trains(self, name: str, receiver: Value, args: list[Value], given: list[Value], node: cst.Call) -> bool:
+        """Note what a method does to the training: rates, losses, hooks, weights; tell whether that is all."""
+        if name == "step" and node.args and self.recording and self.shards.kind(node.func.value) == "scheduler":  # type: ignore[attr-defined]
+            place = self.content(args[0]) if args else SAME
+            if not place.uniform:
+                self.steered[node.args[0].value] = None
+        if name == "backward" and self.recording and self.loop is not None:
+            self.losses[node] = self.content(receiver)
+        if name == "backward" and not args:
+            self._is_number(node)
+        if name.startswith("register_") and name.endswith("hook"):
+            self.hooks.update(dict.fromkeys(r for g in given for r in g.refs if isinstance(r, (Function, Bound))))
+            return True
+        if name == "gradient" and len(args) > 1:
+            self.trained |= {r for r in self.reachable(args[1:2]) if r.kind == "foreign" and not _counts_alone(r)}
+        if name in ("fit", "fit_generator"):
+            self.fitted(receiver, given, node)
+        return False
+
+    def _of_shard(self, receiver: Value, name: str) -> Value | None:
+        """Return what a method of a shard returns: of a pipeline another one."""
+        if name == "enumerate":
+            return self.numbered(receiver, self.entries(receiver), False)
+        if name in ("cardinality", "__len__"):
+            return Value(SAME if self.shards.parts else Place(Kind.COUNT), scalar=True)
+        return None if name in ("next", "get_next", "item") else receiver
+
+    def _metric(self, receiver: Value, name: str, given: list[Value], node: cst.Call) -> Value | None:
+        """Return what a method of a library's metric object returns, whose state sums up what it is given."""
+        owners = [r for r in receiver.refs if isinstance(r, Obj) and rules.of_function(r.name) is Row.STATE]
+        if not owners:
+            return None
+        for ref in owners:
+            if name in ("reset_state", "reset_states", "reset"):
+                self.write((ref, CONTENT), Value(zero=True))
+            elif name in ("update_state", "update", "__call__", "forward"):
+                held = self.read((ref, CONTENT)) or Value(zero=True)
+                self.write((ref, CONTENT), Value(self.added(held, combine(self.content(g) for g in given), node)))
+        if name in ("update_state", "update", "reset_state", "reset_states", "reset"):
+            return ANY
+        held_now = joined(self.read((ref, CONTENT)) or ANY for ref in owners)
+        place = held_now.place
+        if place.kind is Kind.RUN:
+            place = replace(RATIO, at=place.at) if not place.counts else place
+        return Value(place, scalar=True if name == "result" else None, reduced=held_now.reduced)
+
+    def _is_number(self, node: cst.Call) -> None:
+        """Note that what ``backward()`` begins at is one number, and by which tests it is made."""
+        loss = node.func.value if isinstance(node.func, cst.Attribute) else None
+        place = self.content(self.seen_last(loss)) if loss is not None else SAME
+        if place.kind is Kind.UNKNOWN and place.why is not None and self.recording:
+            self.steers.add(place.why.node)
+        frame = self.home(loss.value) if isinstance(loss, cst.Name) else None
+        held = self.read((frame, loss.value)) if frame is not None else None  # type: ignore[union-attr]
+        if held is not None and not held.refs:
+            self.write((frame, loss.value), replace(held, scalar=True))  # type: ignore[union-attr]
+
+    def _cleared(self, receiver: Value) -> Value | None:
+        owners = [ref for ref in receiver.refs if isinstance(ref, Obj) and ref.kind == "foreign"]
+        for ref in owners:
+            self.write((ref, CONTENT), Value(zero=True))
+        return Value(refs=receiver.refs) if owners else None
+
+    def _converted(self, value: Value, name: str, node: cst.Call) -> Value:
+        """Return a value in another form; of a container a copy."""
+        if name in ("copy", "deepcopy", "tolist") and any(
+            isinstance(r, Obj) and r.kind in ("list", "dict", "set", "deque") for r in value.refs
+        ):
+            return self._copied(value, node)
+        number = name == "item" or (name in ("float", "int", "complex") and not isinstance(node.func, cst.Attribute))
+        scalar = True if number else value.scalar
+        if self.grown(value) or any(isinstance(r, Obj) and r.kind in ("list", "set") for r in value.refs):
+            return Value(value.place, refs=value.refs, scalar=scalar)
+        place = self.content(value)
+        if place.kind is Kind.MIX and (run := self.one_run(value)) is not None:
+            place = run
+        const = value.const if isinstance(value.const, (int, float)) else NOTHING
+        zero = value.zero or self._zero(value)
+        text = ("number" if number else "list" if name == "tolist" else "") if place.kind is Kind.ENTRY else ""
+        return Value(place, const=const, zero=zero, scalar=scalar, reduced=self.serial(value), name=text)
+
+    def _zeros(self, value: Value) -> bool:
+        """Tell whether a list holds zeros alone."""
+        held = self.held(value)
+        return bool(held) and all(v.zero for v in held)
+
+    def _zero(self, value: Value) -> bool:
+        held = [v for ref in value.refs if isinstance(ref, Obj) and (v := (self.state or {}).get((ref, CONTENT)))]
+        return bool(held) and all(v.zero for v in held)
+
+    def _fields_in(self, row: Row, value: Value, keywords: dict[str, Value], node: cst.CSTNode) -> Value:
+        """Return an object anew with other fields, ``stats._replace(seen=8)``, or its fields in a dict."""
+        own = [r for r in value.refs if isinstance(r, Obj) and r.kind == "instance"]
+        if len(own) != 1 or len(value.refs) != 1:
+            return Value(combine([self.content(value), *map(self.content, keywords.values())]))
+        held = self.fields(own[0])
+        if row is Row.AS_DICT:
+            made = self.new("dict", node, "fields")
+            for name, field in held:
+                self.put(made, key_of(name), field)
+            return Value(refs=frozenset([made]))
+        made = self.new("instance", node, "replaced", cls=own[0].cls, name=own[0].name)
+        for name, field in held:
+            self.write((made, name), keywords.get(name, field))
+        return Value(refs=frozenset([made]))
+
+    def _copied(self, value: Value, node: cst.CSTNode) -> Value:
+        made: list[Obj] = []
+        for ref in value.refs:
+            if isinstance(ref, Obj):
+                one = self.new(ref.kind, node, "copy", cls=ref.cls, name=ref.name)
+                for key, held in self.fields(ref):
+                    self.write((one, key), held)
+                made.append(one)
+        return Value(refs=frozenset(made), zero=value.zero)
+
+    def _sink(self, node: cst.Call, kept: bool = False) -> None:
+        if self.recording:
+            loop = self.loop if self.loop is not None else None
+            inner = (node,) if self.playing or (loop is not None and loop.inner) else ()
+            shows = tuple(arg.value for arg in node.args)
+            for part in shows:
+                for value in self.seen.get(part, [])[-1:]:
+                    if (place := self.content(self.in_order(part, value))) != value.place:
+                        self.note(part, Value(place, refs=value.refs, scalar=value.scalar or self.numbers(value)))
+            self.sinks.setdefault(node, []).append(Sink(node, shows, loop, (*self.diverged, *inner), kept))
+
+
+def _fields(template: str) -> list[str] | None:
+    """Return what the fields of a template name, as ``top.avg`` or ``0``; None where one is no chain of names."""
+    try:
+        named = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    except ValueError:
+        return None
+    numbered = [f"{i}{name}" if name[:1] in ("", ".") else name for i, name in enumerate(named)]
+    return numbered if all(re.fullmatch(r"\w+(\.[A-Za-z_]\w*)*", name) for name in numbered) else None
+
+
+def _maker(value: Value) -> str:
+    """Return the qualified name of what made an object of a library."""
+    return next((ref.name for ref in value.refs if isinstance(ref, Obj) and ref.kind == "foreign"), "")
+
+
+def _counts_alone(ref: Obj) -> bool:
+    """Tell whether a variable takes no gradient: ``tf.Variable(0, trainable=False)``, or one of whole numbers."""
+    call = ref.site if isinstance(ref.site, cst.Call) else None
+    fixed = argument(call, "trainable") if call is not None else None
+    kind = argument(call, "dtype") if call is not None else None
+    begins = call.args[0].value if call is not None and call.args else None
+    words = kind.raw_value if isinstance(kind, cst.SimpleString) else dotted(kind) if kind is not None else ""
+    whole = words.rsplit(".", 1)[-1].startswith(("int", "uint")) or (kind is None and isinstance(begins, cst.Integer))
+    return whole or (fixed is not None and dotted(fixed) == "False")

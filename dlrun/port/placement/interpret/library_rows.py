@@ -1,0 +1,220 @@
+"""Functions of libraries whose rows say more than what is computed: sizes, ranges, joined arrays, what is shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import libcst as cst
+
+from dlrun.port.placement.interpret.calls import Calls
+from dlrun.port.placement.rules import Row
+from dlrun.port.placement.store import (
+    CONTENT,
+    GROWN,
+    REST,
+    Bound,
+    Function,
+    Method,
+    Obj,
+    key_of,
+)
+from dlrun.port.placement.values import (
+    ANY,
+    CLOCK,
+    ENTRY,
+    NOTHING,
+    SAME,
+    Kind,
+    Place,
+    Value,
+    combine,
+    constant,
+    join,
+    joined,
+    unknown,
+)
+from dlrun.port.program.script import dotted
+
+
+def _plain(values: list[Value]) -> bool:
+    """Tell whether ``values`` are entries and serial values that hold nothing: no list, no object, no sum so far."""
+    held = any(v.refs or v.items is not None or v.pending or v.texts or v.reduced for v in values)
+    return not held and all(v.place.kind in (Kind.ENTRY, Kind.SAME) for v in values)
+
+
+class LibraryRows(Calls):
+    """Does what the row of a function says; each method is that of one row."""
+
+    def _row_keeps(self, args: list[Value], node: cst.Call) -> Value:
+        name = dotted(node.func).split(".")[-1]
+        value = self._converted(args[0], name, node) if args else ANY
+        listed = [r for r in value.refs if isinstance(r, Obj) and r.kind in ("list", "deque", "generator")]
+        if listed and not self.grown(value) and name not in ("copy", "deepcopy"):
+            made = self.new("foreign", node, name=self.script.name_of(node.func))
+            none = NOTHING if any(self.fields(r) for r in listed) else ()
+            place, serial = self.content(value), self.serial(value)
+            self.write((made, CONTENT), Value(place, const=none, zero=self._zeros(value), reduced=serial))
+            return Value(refs=frozenset([made]))
+        if (
+            value.place.kind is Kind.SAME
+            and name not in ("float", "int", "complex", "copy", "deepcopy")
+            and (not value.refs)
+        ):
+            made = self.new("foreign", node, name=self.script.name_of(node.func))
+            self.write((made, CONTENT), Value(value.place, zero=value.zero, reduced=value.reduced))
+            return Value(refs=frozenset([made]), scalar=value.scalar)
+        return value
+
+    def _row_length(self, args: list[Value], node: cst.Call) -> Value:
+        if args and (own := self.dunder(args[0], "__len__", [], node)) is not None:
+            return own
+        return self.length(args[0]) if args else ANY
+
+    def _row_numbers(self, args: list[Value], node: cst.Call) -> Value:
+        if not args:
+            return ANY
+        starts = args[1] if len(args) > 1 else next((self.eval(a.value) for a in node.args if a.keyword), None)
+        return self.numbered(args[0], self.iterate(node, args[0]), starts is not None and starts.const == 1)
+
+    def _row_pairs(self, args: list[Value], node: cst.Call) -> Value:
+        shard = any(a.place.kind is Kind.SHARD for a in args)
+        plain = self.script.name_of(node.func) == "builtins.zip" and not any(arg.star for arg in node.args)
+        self.zipped[node] = args if plain else []
+        return self.parallel(tuple(self.iterate(node, a) for a in args), shard)
+
+    def _row_iterates(self, args: list[Value], node: cst.Call) -> Value:
+        return args[0] if args else ANY
+
+    def _row_join(self, args: list[Value], node: cst.Call) -> Value:
+        """Return arrays behind each other: what this rank's iterations add to an array makes it grow."""
+        parts = args[:2] if len(args) > 1 and dotted(node.func).endswith("append") else self._parts_of(args[:1])
+        places = [self.content(part) for part in parts]
+        runs = [p for p in places if p.kind is Kind.RUN and (p.untouched or "joined" in p.adds)]
+        others = [p for p in places if p.kind is not Kind.RUN]
+        if len(runs) == 1 and len(others) == len(places) - 1 and all(p.kind in (Kind.ENTRY, Kind.SAME) for p in others):
+            if self.shards.parts:
+                return Value(unknown(node, "parts of batches are put behind each other: their order is another one"))
+            return Value(replace(runs[0], adds=runs[0].adds | {"joined"}, counts=False), scalar=False)
+        if len(parts) > 1 and any(p.kind is Kind.ENTRY for p in others) and _plain(parts):
+            return Value(combine(places), scalar=False)
+        return self.make(Row.LIST, node, args)
+
+    def _row_range(self, args: list[Value], node: cst.Call) -> Value:
+        place = combine(self.content(a) for a in args)
+        stop = self.content(args[1] if len(args) > 1 else args[0]) if args else SAME
+        if stop.kind in (Kind.COUNT, Kind.INDEX) and self.loop is None:
+            return Value(Place(Kind.SHARD), name="range", items=(Value(Place(Kind.INDEX), scalar=True),))
+        made = self.new("list", node, "range", name="range")
+        self.write((made, REST), Value(SAME if stop.kind is Kind.SAME else place, scalar=True))
+        return Value(refs=frozenset([made]))
+
+    def _row_next(self, args: list[Value], node: cst.Call) -> Value:
+        value = self.iterate(node, args[0]) if args else ANY
+        return value if value.items is None or args[0].name != "parallel" else Value(items=value.items)
+
+    def _row_zeros(self, args: list[Value], node: cst.Call) -> Value:
+        made = self.new("foreign", node, name=self.script.name_of(node.func))
+        place = combine(self.content(a) for a in args)
+        shape = args[0].items[0] if args and args[0].items else args[0] if args else ANY
+        none = () if shape.const == 0 else NOTHING
+        self.write((made, CONTENT), Value(SAME if place.uniform else place, const=none, zero=True))
+        return Value(refs=frozenset([made]))
+
+    def _row_filled(self, args: list[Value], node: cst.Call) -> Value:
+        made = self.new("foreign", node, name=self.script.name_of(node.func))
+        place = combine(self.content(a) for a in args[1:])
+        self.write((made, CONTENT), Value(place))
+        return Value(refs=frozenset([made]))
+
+    def _row_from_keys(self, args: list[Value], node: cst.Call) -> Value:
+        made = self.new("dict", node)
+        value = args[1] if len(args) > 1 else constant(None)
+        keys = [key_of(key.const) for key in self._parts_of(args[:1])]
+        for key in keys if keys and all(keys) else [None]:
+            self.put(made, key, value)
+        return Value(refs=frozenset([made]), zero=value.zero)
+
+    def _row_push(self, args: list[Value], node: cst.Call) -> Value:
+        for ref in args[0].refs if len(args) > 1 else ():
+            if isinstance(ref, Obj) and ref.kind in ("list", "deque"):
+                self.grow(ref, args[1])
+                held = self.read((ref, GROWN))
+                if held is not None and held.place.kind is Kind.RUN:
+                    self.write((ref, GROWN), held.at(replace(held.place, adds=held.place.adds | {"ordered"})))
+        return ANY
+
+    def _row_take(self, args: list[Value], node: cst.Call) -> Value:
+        entry = self.entries(args[0]) if args else ANY
+        self._row_push(args, node)
+        if args:
+            self.trim(args[0])
+        return join(entry, args[1]) if len(args) > 1 else entry
+
+    def _any_attribute(self, owner: Value, node: cst.Call) -> Value:
+        """Return what an attribute may be whose name is made at run time: ``getattr(callback, f"on_{event}")``."""
+        text = node.args[1].value if len(node.args) > 1 else None
+        first = text.parts[0] if isinstance(text, cst.FormattedString) and text.parts else None
+        begin = first.value if isinstance(first, cst.FormattedStringText) else ""
+        found = [v for ref in owner.refs for key, v in self.fields(ref) if key.startswith(begin)]
+        for ref in owner.refs:
+            if isinstance(ref, Obj) and ref.cls is not None:
+                names = dict.fromkeys(k for cls in self.lines(ref.cls) for k, _ in self.fields(cls.body))
+                own = Value(owner.place, refs=frozenset([ref]))
+                found += [self.attribute(own, k, node) for k in names if k.startswith(begin) and not k.startswith("__")]
+        return joined(found)
+
+    def _row_attribute(self, args: list[Value], node: cst.Call) -> Value:
+        name = args[1].const if len(args) > 1 else NOTHING
+        if self.script.name_of(node.func) == "builtins.getattr":
+            if not isinstance(name, str):
+                return self._any_attribute(args[0], node) if args else ANY
+            found = self.attribute(args[0], name, node)
+            bare = all(isinstance(r, Method) for r in found.refs) and bool(found.refs)
+            return args[2] if bare and len(args) > 2 else found
+        if len(args) > 2 and isinstance(name, str):
+            self.set_attribute(args[0], name, args[2], node)
+        elif len(args) > 2:
+            for ref in args[0].refs:
+                for key, held in self.fields(ref):
+                    self.write((ref, key), join(held, args[2]))
+        return ANY
+
+    def _row_fold(self, args: list[Value], node: cst.Call) -> Value:
+        adds = node.args and self.script.name_of(node.args[0].value) in ("operator.add", "operator.iadd")
+        if isinstance(first := node.args[0].value if node.args else None, cst.Lambda):
+            adds = isinstance(first.body, cst.BinaryOperation) and isinstance(first.body.operator, cst.Add)
+        if adds and len(args) > 1:
+            total = self._reduced(Row.SUM, args[1:2], {}, node)
+            return self.operated(cst.Add(), args[2], total, node) if len(args) > 2 else total
+        return Value(combine(self.content(a) for a in args[1:]))
+
+    def _row_partial(self, args: list[Value], node: cst.Call) -> Value:
+        refs = args[0].refs if args else frozenset()
+        bound = [Bound(r, ANY, tuple(args[1:])) for r in refs if isinstance(r, Function)]
+        bound += [Bound(r.function, r.receiver, (*r.given, *args[1:])) for r in refs if isinstance(r, Bound)]
+        return Value(refs=frozenset(bound) or refs)
+
+    def _row_shape(self, args: list[Value], node: cst.Call) -> Value:
+        return Value(scalar=True)
+
+    def _row_shows(self, args: list[Value], node: cst.Call) -> Value:
+        self._sink(node)
+        return ANY
+
+    def _row_progress(self, args: list[Value], node: cst.Call) -> Value:
+        return ANY
+
+    def _row_nothing(self, args: list[Value], node: cst.Call) -> Value:
+        return ANY
+
+    def _row_clock(self, args: list[Value], node: cst.Call) -> Value:
+        return Value(CLOCK, scalar=True)
+
+    def _row_chance(self, args: list[Value], node: cst.Call) -> Value:
+        return Value(ENTRY if self.loop is not None or self.sharded else SAME)
+
+    def _row_index_add(self, args: list[Value], node: cst.Call) -> Value:
+        if args:
+            array = args[0] if args[0].refs else self.array_of(node.args[0].value)
+            self.in_place(Row.INDEX_ADD, array, args[1:], node, "")
+        return ANY

@@ -1,0 +1,420 @@
+"""Operators: sums, products, comparisons, tests, and what they make of sums so far."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from typing import Any
+
+import libcst as cst
+
+from dlrun.port.placement.interpret import parts
+from dlrun.port.placement.interpret.expressions import Expressions
+from dlrun.port.placement.store import REST, Obj
+from dlrun.port.placement.values import (
+    BENT_COUNT,
+    COUNT,
+    INDEX,
+    MIX,
+    MIXED,
+    NOTHING,
+    RATIO,
+    SAME,
+    Kind,
+    Place,
+    Quotient,
+    Value,
+    combine,
+    constant,
+    count,
+    join,
+    power,
+    unknown,
+)
+
+_SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
+_SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
+_DIVIDES = (cst.Divide, cst.DivideAssign)
+_UNIONS = (cst.BitOr, cst.BitOrAssign)
+_FLAGS = (*_UNIONS, cst.BitAnd, cst.BitAndAssign)
+_COMPARES: dict[type[Any], Any] = {
+    cst.Equal: operator.eq,
+    cst.NotEqual: operator.ne,
+    cst.LessThan: operator.lt,
+    cst.GreaterThan: operator.gt,
+    cst.LessThanEqual: operator.le,
+    cst.GreaterThanEqual: operator.ge,
+}
+
+
+class Operators(Expressions):
+    """Evaluates operators; each method returns the value of one kind of node."""
+
+    def _BinaryOperation(self, node: cst.BinaryOperation) -> Value:  # noqa: N802
+        return self.operated(node.operator, self.eval(node.left), self.eval(node.right), node)
+
+    def operated(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value:
+        """Return what an operator makes of two values."""
+        custom = self.special(op, left, right, node)
+        if custom is not None:
+            return custom
+        if isinstance(op, _UNIONS) and self._sets(left):
+            return self._united(left, right, node)
+        if isinstance(op, (cst.Add, cst.AddAssign)) and self._lists(left) and self._is_list(right):
+            return self._united(left, right, node)
+        if isinstance(op, (cst.Multiply, cst.MultiplyAssign)) and (self._lists(left) or self._lists(right)):
+            return self._repeated(left if self._lists(left) else right, node)
+        a, b = (self.one_run(v) or self.content(v) for v in (left, right))
+        if isinstance(op, cst.Modulo) and isinstance(left.const, str):
+            return self.text(node, b)
+        if isinstance(op, (cst.Add, cst.AddAssign)) and (_is_text(left) or _is_text(right)):
+            if Kind.RUN in (a.kind, b.kind) and not self.cadenced:
+                return Value(unknown(node, "each rank writes the text of its own iterations into it"), scalar=False)
+            known = left.texts | right.texts if Kind.UNKNOWN not in (a.kind, b.kind) else frozenset()
+            if isinstance(left.const, str) and isinstance(right.const, str):
+                return constant(left.const + right.const)
+            return Value(combine([a, b]), texts=known, scalar=False)
+        if isinstance(op, _FLAGS) and (flag := self._flagged(left, right, _sides(node)[1], isinstance(op, _UNIONS))):
+            return flag
+        scalar = True if left.scalar and right.scalar else None
+        if (
+            isinstance(op, _SUMS)
+            and (left.scalar or right.scalar)
+            and left.scalar is not False
+            and right.scalar is not False
+        ):
+            scalar = scalar or (True if left.place.uniform or left.place.counts else None)
+        if a.kind is Kind.SAME and b.kind is Kind.SAME:
+            return self._folded(op, left, right, scalar)
+        if self.shards.parts and not isinstance(op, _SUMS) and Kind.ENTRY in (a.kind, b.kind):
+            a, b = (SAME if p.counts else p for p in (a, b))
+        if self.shards.parts and {a.kind, b.kind} == {Kind.ENTRY} and parts.contracts(node):
+            return Value(self.of_episode(parts.SUMMED))
+        if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
+            size = "size" if place == parts.SUMMED and "size" in (left.name, right.name) else ""
+            size = "guessed" if scalar and not (left.scalar and right.scalar) else size
+            return Value(self.of_episode(place), scalar=scalar, name=size)
+        if self.cadenced and isinstance(op, _SUMS):
+            a, b = self._meant(a, b, node)
+        for one, other in ((a, right), (b, left)):
+            if (
+                one.kind in (Kind.INDEX, Kind.COUNT)
+                and other.name == "size"
+                and isinstance(op, (cst.Multiply, cst.Add))
+            ):
+                return Value(COUNT, scalar=True)  # samples so far
+        if isinstance(op, _SUMS) and (place := _summed(a, b, isinstance(op, (cst.Add, cst.AddAssign)))) is not None:
+            if self.cadenced and place.adds == {"same"}:
+                if self.loop is not None and len(self.diverged) > self.loop.outer and not self.shards.parts:
+                    text = "ranks add to it by tests of their own, each as often as the serial script"
+                    return Value(unknown(node, text, place.at), scalar=scalar)
+                place = replace(place, adds=frozenset({"fires"}))  # as often as the serial script adds it
+            if self.shards.parts:
+                return Value(self._added(a, b, place, node), scalar=scalar)
+            return Value(place if not self.apart else self.counted(place), scalar=scalar)
+        if not self.shards.parts:
+            a, b = COUNT if a.counts else a, COUNT if b.counts else b
+        if isinstance(op, (cst.Subtract, cst.SubtractAssign)) and b.untouched and a.kind is Kind.ENTRY:
+            return Value(replace(b, adds=frozenset({"lag"})), scalar=scalar)
+        if a.kind is Kind.RUN and a.adds == {"lag"} and isinstance(op, _DIVIDES) and b.kind in (Kind.COUNT, Kind.INDEX):
+            return Value(replace(a, adds=frozenset({"lag", "step"})), scalar=scalar)
+        if isinstance(op, _SCALES) and a.kind is Kind.RUN and right.const == 1:
+            return replace(left, place=a, refs=frozenset())
+        if isinstance(op, _SCALES) and (place := _scaled(a, b, isinstance(op, _DIVIDES))) is not None:
+            return Value(place, scalar=scalar)
+        if (
+            isinstance(op, cst.Divide)
+            and a.kind is Kind.RUN
+            and (b.kind is Kind.RUN or b.kind in (Kind.COUNT, Kind.INDEX))
+        ):
+            if self.shards.parts:
+                return Value(parts.quotient(a, b), scalar=scalar)
+            of_runs = a.adds and b.kind is Kind.RUN and b.adds
+            return Value(replace(RATIO, at=Quotient(a, b)) if of_runs else RATIO, scalar=scalar)
+        if isinstance(op, (cst.Modulo, cst.FloorDivide, cst.ModuloAssign)) and a.uniform and b.uniform:
+            epochs = a.kind is not Kind.SAME and b.kind is Kind.COUNT  # of steps so far, by the steps of an epoch
+            rest = isinstance(op, (cst.Modulo, cst.ModuloAssign))
+            return Value(SAME if rest or epochs else BENT_COUNT, scalar=True, name="remainder" if rest else "")
+        if a.uniform and b.uniform:
+            return self._with_count(op, left, right, node, scalar)
+        if (found := self._with_length(op, left, right, node)) is not None:
+            return replace(found, scalar=scalar)
+        return Value(combine([a, b]), scalar=scalar)
+
+    def _meant(self, a: Place, b: Place, node: Any) -> tuple[Place, Place]:
+        """Let what all ranks add as often as the serial script be the mean of theirs: it stands for one iteration's."""
+        sides = _sides(node)
+        for run, other, side in ((a, b, sides[1]), (b, a, sides[0])):
+            if run.kind is Kind.RUN and other.kind is Kind.ENTRY and side is not None:
+                forced = self.force(side, Value(other)).place
+                return (run, forced) if run is a else (forced, run)
+        return a, b
+
+    def counted(self, place: Place) -> Place:
+        """Return the placement of what is added on some ranks only, or more often on some: no count of iterations."""
+        if self.shards.parts and not self.shards.episodes:
+            entries = place.adds & {"same", "entry"}
+            return Place(place.kind, place.at, place.adds - entries | {"summed"}) if entries else place
+        return Place(place.kind, place.at, place.adds - {"same"} | {"entry"}) if "same" in place.adds else place
+
+    def at_cadence(self, node: cst.BaseExpression | None, entry: Value) -> Value:
+        """Return what all ranks keep together every so many steps: the number of all of them, as the serial script's.
+
+        The steps between are 1/n of the serial ones, so each keeps as many entries as the serial script.
+        """
+        alike = [v for v in entry.items or () if v.scalar or self.content(v).kind is Kind.SAME]
+        numbers = entry.scalar or (entry.items and len(alike) == len(entry.items)) or entry.texts
+        place = self.content(entry)
+        objects = any(isinstance(r, Obj) and r.kind == "instance" for r in entry.refs)
+        here = self.cadenced and not self.apart and self.loop is not None
+        if here and place.kind is Kind.SAME and not objects:
+            return replace(entry, name="fires")
+        told = numbers or (entry.refs and self.numbers(entry))
+        if not self.cadenced or not told or place.kind in (Kind.SAME, Kind.UNKNOWN):
+            return entry
+        if entry.refs and place.uniform and isinstance(node, cst.Dict):
+            self.note(node, Value(place, refs=entry.refs))  # the counts in it are looked for
+        same = self.force(node, entry).place.kind is Kind.SAME
+        return Value(SAME, scalar=entry.scalar, name="fires") if same else entry
+
+    def _added(self, a: Place, b: Place, place: Place, node: Any) -> Place:
+        """Return ``place``, of a run with what each part adds to it."""
+        run, other = (a, b) if a.kind is Kind.RUN else (b, a)
+        if place.kind is not Kind.RUN or "lag" in other.adds or place.adds - run.adds - {"entry", "same", "decayed"}:
+            return place
+        how = parts.added(other, self.apart)
+        if how == "bent":
+            sides = _sides(node)
+            how = "same" if self.force(sides[run is a], Value(other)).place == SAME else "bent"
+        how = "entry" if how == "summed" and self.shards.episodes else how
+        return replace(place, adds=run.adds | {how} | (place.adds & {"decayed"}), counts=run.counts and how == "same")
+
+    def _with_length(self, op: Any, left: Value, right: Value, node: Any) -> Value | None:
+        """Return what an entry over the length of a shard is: over the serial length; a loss is n times its part."""
+        sides = _sides(node)
+        for length, other, side in ((left, right, sides[0]), (right, left, sides[1])):
+            if length.name != "length" or self.content(other).kind is not Kind.ENTRY or not isinstance(op, _SCALES):
+                continue
+            if other.name == "number" and side is not None and side not in self.shards.divided:
+                self.restored.setdefault(side, None) if self.recording else None
+                return Value(self.content(other), name="number")
+            if isinstance(op, _DIVIDES) and length is right:
+                return Value(Place(Kind.ENTRY, adds=frozenset({"part"})))
+        return None
+
+    def _with_count(self, op: Any, left: Value, right: Value, node: Any, scalar: bool | None) -> Value:
+        """Return what is made with a count; where the other side is serial already, the count becomes so, too."""
+        a, b = self.content(left), self.content(right)
+        sides = _sides(node)
+        counts = (Kind.COUNT, Kind.INDEX)
+        for value, own, place, side in ((left, a, b, sides[1]), (right, b, a, sides[0])):
+            serial = self.loop is None and self.serial(value) and own.kind not in counts
+            if serial and place.kind in counts and side is not None:
+                self.restored.setdefault(side, None) if self.recording else None
+                return Value(SAME, scalar=scalar, reduced=True)
+            if self.loop is None and self.recording and own.kind in counts and side is not None:
+                self.restored.pop(side, None)  # the first epoch alone began with a serial number
+        if isinstance(op, _SUMS) and (left.zero or right.zero):
+            return Value(b if left.zero else a, scalar=scalar)
+        one = isinstance(op, cst.Add) and 1 in (left.const, right.const)
+        a, b = COUNT if a.counts else a, COUNT if b.counts else b
+        return Value(_ratio(op, a, b, one, self.loop is not None), scalar=scalar)
+
+    def special(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value | None:
+        """Return what a dunder method of the program makes of two values; see ``classes``."""
+        raise NotImplementedError
+
+    def _folded(self, op: Any, left: Value, right: Value, scalar: bool | None) -> Value:
+        if isinstance(left.const, str) and isinstance(right.const, str) and isinstance(op, cst.Add):
+            return constant(left.const + right.const)
+        zero = isinstance(op, (cst.Multiply, cst.Divide)) and left.zero
+        return Value(SAME, scalar=scalar, zero=zero, reduced=self.serial(left) or self.serial(right))
+
+    def _repeated(self, value: Value, node: cst.CSTNode) -> Value:
+        made = self.new("list", node, "repeated")
+        entry = self.entries(value)
+        self.write((made, REST), entry)
+        return Value(refs=frozenset([made]), zero=entry.zero)
+
+    def _UnaryOperation(self, node: cst.UnaryOperation) -> Value:  # noqa: N802
+        value = self.eval(node.expression)
+        if isinstance(node.operator, cst.Not) and isinstance(value.const, bool):
+            return constant(not value.const)
+        if isinstance(node.operator, cst.Minus) and isinstance(value.const, (int, float)):
+            return constant(-value.const)
+        place = self.content(value)
+        linear = isinstance(node.operator, (cst.Minus, cst.Plus)) and place.kind is Kind.RUN
+        return Value(place if linear else combine([place]), scalar=value.scalar)
+
+    def _BooleanOperation(self, node: cst.BooleanOperation) -> Value:  # noqa: N802
+        left = self.eval(node.left)
+        ends = isinstance(node.operator, cst.And)
+        if left.const is not NOTHING and bool(left.const) is not ends:
+            return left
+        right = self.eval(node.right)
+        if left.const is not NOTHING:
+            return right
+        if self.content(left).kind is Kind.SAME and (left.refs or right.refs):
+            return join(left, right)
+        if (flag := self._flagged(left, right, node.right, not ends)) is not None:
+            return flag
+        return Value(combine([self.content(left), self.content(right)]), scalar=True)
+
+    def _flagged(self, left: Value, right: Value, node: cst.CSTNode | None, either: bool) -> Value | None:
+        """Return what ``seen = seen or x > 1`` (``either``), or ``fine = fine and x > 1``, carries on; else None."""
+        how = frozenset({"max" if either else "min"})
+        goes_on = left.place.untouched or (left.place.kind is Kind.EXTREME and left.place.adds == how)
+        if self.shards.parts and (goes_on or left.place.uniform):
+            test = isinstance(node, cst.BaseExpression) and not right.place.uniform and self.of_iteration(node)
+            return Value(scalar=True) if test else None
+        if not goes_on or self.shards.parts or right.place.kind is not Kind.ENTRY:
+            return None
+        truth = isinstance(node, cst.Comparison) or (
+            isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not)
+        )
+        return (
+            Value(Place(Kind.EXTREME, left.place.at, how), scalar=True) if truth and self.began_as_truth(left) else None
+        )
+
+    def began_as_truth(self, value: Value) -> bool:
+        """Tell whether what a loop carries was True or False when it began; see ``loops``."""
+        raise NotImplementedError
+
+    def _Comparison(self, node: cst.Comparison) -> Value:  # noqa: N802
+        sides = [self.eval(node.left), *(self.eval(c.comparator) for c in node.comparisons)]
+        if any(isinstance(c.operator, (cst.Is, cst.IsNot)) for c in node.comparisons):
+            return self._identity(node, sides)
+        if len(sides) == 2 and all(s.const is not NOTHING for s in sides):
+            compare = _COMPARES.get(type(node.comparisons[0].operator))
+            try:
+                return constant(compare(sides[0].const, sides[1].const)) if compare else Value(scalar=True)
+            except TypeError:
+                return Value(scalar=True)
+        places = [self.content(s) for s in sides]
+        if isinstance(node.comparisons[0].operator, (cst.In, cst.NotIn)) and len(sides) == 2:
+            dicts = [r for r in sides[1].refs if isinstance(r, Obj) and r.kind == "dict"]
+            if dicts and len(dicts) == len(sides[1].refs):
+                places[1] = combine(self.keys_in(ref) for ref in dicts)  # it asks for a key, whatever is held there
+        if all(p.uniform for p in places):
+            return Value(SAME, scalar=True)
+        scalar = True if all(s.scalar for s in sides) else None
+        return Value(combine(places), scalar=scalar)
+
+    def keys_in(self, ref: Obj) -> Place:
+        """Return the placement of a dict's keys; see ``containers``."""
+        raise NotImplementedError
+
+    def _identity(self, node: cst.Comparison, sides: list[Value]) -> Value:
+        none = len(sides) == 2 and sides[1].const is None
+        if none and (sides[0].refs or sides[0].items is not None) and sides[0].const is NOTHING:
+            return (
+                Value(scalar=True)
+                if len(sides[0].refs) > 1
+                else constant(isinstance(node.comparisons[0].operator, cst.IsNot))
+            )
+        if none and sides[0].const is not NOTHING:
+            return constant((sides[0].const is None) is isinstance(node.comparisons[0].operator, cst.Is))
+        if none and self.is_first(sides[0]):
+            return constant(isinstance(node.comparisons[0].operator, cst.IsNot))
+        return Value(scalar=True)
+
+    def is_first(self, value: Value) -> bool:
+        """Tell whether ``value`` is what a loop carries from a None that stands for zero; see ``loops``."""
+        raise NotImplementedError
+
+    def _IfExp(self, node: cst.IfExp) -> Value:  # noqa: N802
+        test = self.eval(node.test)
+        self.tested(node)
+        if test.const is not NOTHING:
+            return self.eval(node.body if test.const else node.orelse)
+        value = join(self.eval(node.body), self.eval(node.orelse))
+        place = SAME if self.of_iteration(node.test) else self.content(test)
+        return value if place.uniform or self.loop is None else value.at(combine([place, self.content(value)]))
+
+    def of_iteration(self, test: cst.BaseExpression) -> bool:
+        """Let the numbers that a test compares be those of the iteration, where ranks have parts of it; tell whether.
+
+        All ranks answer it alike then, as the serial script does: ``if loss.item() > 10``.
+        """
+        if not self.shards.parts or self.apart or self.loop is None:
+            return False
+        if isinstance(test, cst.BooleanOperation):
+            return self.of_iteration(test.left) and self.of_iteration(test.right)
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            return self.of_iteration(test.expression)
+        compares = isinstance(test, cst.Comparison)
+        sides = [test.left, *(c.comparator for c in test.comparisons)] if isinstance(test, cst.Comparison) else [test]
+        with self.unrecorded():
+            values = [self.eval(side) for side in sides]
+        local = [(side, value) for side, value in zip(sides, values, strict=True) if not self.content(value).uniform]
+        if not local or not compares:
+            return not local
+        if any(value.place.kind is not Kind.ENTRY or not value.scalar or value.refs for _, value in local):
+            return False
+        for side, value in local:
+            self.force(side, value)
+        return True
+
+    def tested(self, node: Any) -> None:
+        """Note a test; see ``control_flow``."""
+        raise NotImplementedError
+
+
+def _is_text(value: Value) -> bool:
+    return bool(value.texts) or isinstance(value.const, str) or value.scalar is False
+
+
+def _sides(node: Any) -> tuple[Any, Any]:
+    """Return the two sides of an operation; of ``x += y`` the right one, of a call none."""
+    if isinstance(node, cst.BinaryOperation):
+        return node.left, node.right
+    return None, getattr(node, "value", None)
+
+
+def _summed(a: Place, b: Place, adds: bool) -> Place | None:
+    """Return the placement of a sum or difference in which a run takes part, or a count."""
+    for run, lag in ((a, b), (b, a)):  # m + (x - m) / n, a running mean; m + r * (x - m), a moving average
+        if run.untouched and lag.kind is Kind.RUN and lag.at == run.at and "lag" in lag.adds and adds:
+            return replace(run, adds=frozenset({"mean" if "step" in lag.adds else "decayed"}))
+    for run, other in ((a, b), (b, a)):
+        if run.kind is Kind.RUN and (adds or run is a):
+            if other.kind in (Kind.ENTRY, Kind.SAME, Kind.COUNT, Kind.INDEX):
+                what = {("part" if "part" in other.adds else "entry") if other.kind is Kind.ENTRY else "same"}
+                if other.kind is Kind.COUNT and power(other) == -1:  # 1 / len(loader): n times as much, 1/n as often
+                    part = replace(run, adds=frozenset({"fraction"}), counts=False)
+                    return part if run.adds <= part.adds else MIX
+                if other.kind is Kind.INDEX:
+                    what = {"numbers"}  # of iterations: others than the serial script adds up
+                what |= {"decayed"} if "scaled" in run.adds else set()
+                return replace(run, adds=run.adds | what, counts=run.counts and other.kind is not Kind.ENTRY)
+            return MIX if other.kind is not Kind.UNKNOWN else other
+    return None
+
+
+def _scaled(a: Place, b: Place, divides: bool) -> Place | None:
+    """Return the placement of a run that is multiplied or divided by a serial number: it stays linear."""
+    for run, other in ((a, b), (b, a)):
+        if run.kind is Kind.RUN and other.kind is Kind.SAME and (run is a or not divides):
+            return replace(run, adds=run.adds | {"scaled"})
+    return None
+
+
+def _ratio(op: Any, a: Place, b: Place, one: bool, inside: bool) -> Place:
+    """Return what an operator makes of two numbers that are alike on all ranks; ``one``: it adds 1, ``inside`` a loop.
+
+    What is no multiple of the counts is bent: 100 - steps. To be shown, it is computed anew from the serial counts.
+    """
+    marks = {p.at for p in (a, b) if p.kind is Kind.COUNT}
+    if marks & {"mixed", "bent"}:
+        return MIXED if "mixed" in marks else BENT_COUNT
+    if isinstance(op, _SCALES):
+        if {a.kind, b.kind} == {Kind.INDEX, Kind.SAME}:
+            return replace(INDEX, at="scaled")
+        return count(power(a) - power(b) if isinstance(op, _DIVIDES) else power(a) + power(b))
+    if not isinstance(op, _SUMS):
+        return BENT_COUNT
+    if {a, b} == {COUNT, INDEX}:
+        return INDEX if isinstance(op, cst.Add) else BENT_COUNT
+    if one and ({a, b} == {INDEX, SAME} or (inside and {a, b} == {COUNT, SAME})):
+        return COUNT  # of what is counted from 0, the number so far
+    return a if a == b else BENT_COUNT
