@@ -47,7 +47,8 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
 
     ``batch`` says what a loader's batch size stands for. ``"local"``: for what each rank takes at a step, so that the
     global batch is n times as large. ``"global"``: for what all ranks take together, so that each takes B/n and the
-    k-th batch of the n ranks is the serial run's k-th batch, as many of them as there, for an unchanged learning rate.
+    k-th batch of the n ranks is the serial run's k-th batch, as many of them as there, for an unchanged learning rate;
+    ``loader.batch_size`` stays B.
     Where n does not divide B, or a last batch, the first ranks have one sample more, and ``gradients`` counts each
     rank's by its samples. Where a last batch has fewer samples than there are ranks, those without one work on another
     rank's, which counts for no gradient; rank 0 warns that sums of the script's own count it.
@@ -222,8 +223,7 @@ def _divided(loader: DataLoader[Any], batches: Any, rank: int, n: int, divide: i
         )
     sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last, together, strided=divide > 1)
     local = share_of(together, rank, n)
-    changes: dict[str, Any] = {"batch_size": local} if divide > 1 and loader.batch_size else {}
-    return {**changes, "sampler": sampler, "batch_sampler": BatchSampler(sampler, local, batches.drop_last)}
+    return {"sampler": sampler, "batch_sampler": BatchSampler(sampler, local, batches.drop_last)}
 
 
 class ShardedSampler(Sampler[Any]):

@@ -54,6 +54,10 @@ class Blocks:
         rest = self._length % self._size
         return rest, max(0, self._n - rest) if rest else 0
 
+    def uneven(self) -> tuple[int, int]:
+        """Return the size of a global batch, 0 where the ranks divide it, and their number."""
+        return self._size * (self._size % self._n > 0 and self._length >= self._size), self._n
+
     def _weight(self, length: int) -> float:
         return self._n * share_of(length, self._rank, self._n) / length
 
@@ -176,9 +180,18 @@ def weighing(kind: Any) -> Any:
 
 
 def _tell(loader: Any, blocks: Blocks) -> None:
+    if "_dl_told" in vars(loader) or not is_rank0():
+        return
+    vars(loader)["_dl_told"] = True
+    size, n = blocks.uneven()
+    if size:
+        warnings.warn(
+            f"{n} ranks do not divide a global batch of {size}: gradients count by a rank's samples, and are exact; "
+            "means that are shown are means of the ranks' means",
+            stacklevel=3,
+        )
     rest, idle = blocks.idle()
-    if idle and is_rank0() and "_dl_told" not in vars(loader):
-        vars(loader)["_dl_told"] = True
+    if idle:
         warnings.warn(
             f"the last global batch has {rest} sample{'s' * (rest > 1)} for {rest + idle} ranks: those without one "
             "work on another's, which does not count for the gradients, but in sums of the script's own",

@@ -115,7 +115,7 @@ def a_global_batch_that_the_ranks_do_not_divide_is_shared_unevenly():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 shared = _global_batches(loader)
-            assert len(loader) == len(serial)
+            assert len(loader) == len(serial) and loader.batch_size == size
             assert shared[:-1] == serial[:-1]
             assert set(shared[-1]) == set(serial[-1])
             assert len(serial[-1]) < _n or shared[-1] == serial[-1]
@@ -129,6 +129,15 @@ def ranks_without_a_sample_of_the_last_batch_are_told_of():
     assert [rank[-1] for rank in ranks] == [[4 * _n]] * _n
     expected = [f"the last global batch has 1 sample for {_n} ranks: those without one work on another's"]
     assert [str(w.message).split(", which")[0] for w in told] == (expected if _r == 0 else [])
+
+
+def ranks_that_do_not_divide_a_batch_are_told_what_is_exact():
+    loader = dl.shard(DataLoader(_Numbers(8 * _n + 4), 2 * _n + 1), batch="global")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        list(loader)
+    expected = [f"{_n} ranks do not divide a global batch of {2 * _n + 1}: gradients count by a rank's samples"]
+    assert [str(w.message).split(", and")[0] for w in told] == (expected if _r == 0 else [])
 
 
 def _trained(model, batches, passes, accumulated=1, summed=False):
