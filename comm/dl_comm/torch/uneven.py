@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -44,10 +45,16 @@ class Blocks:
         last = max(1, share_of(rest, self._rank, self._n)) if rest else 0
         return whole * share_of(self._size, self._rank, self._n) + last
 
-    def weights(self) -> list[float]:
-        """Return, for each of this rank's batches, n times its part of the samples of the global batch."""
+    def weights(self) -> Iterator[float]:
+        """Yield, for each of this rank's batches, n times its part of the samples of the global batch."""
         whole, rest = divmod(self._length, self._size)
-        return [*[self._weight(self._size)] * whole, *([self._weight(rest)] if rest else [])]
+        yield from repeat(self._weight(self._size), whole)
+        if rest:
+            yield self._weight(rest)
+
+    def alike(self) -> bool:
+        """Tell whether all ranks have as many samples of every global batch."""
+        return self._length % self._n == 0 and (self._size % self._n == 0 or self._length < self._size)
 
     def idle(self) -> tuple[int, int]:
         """Return how many samples the last global batch has, and how many ranks have none of them."""
@@ -65,9 +72,9 @@ class Blocks:
 class WeighedBatches:
     """The batches of a loader's iterator; while one is worked on, gradients count by ``weights``."""
 
-    def __init__(self, batches: Any, weights: list[float]) -> None:
+    def __init__(self, batches: Any, weights: Iterator[float]) -> None:
         self._batches, self._before = batches, parts.current_weight()
-        self._left: Iterator[float] | None = iter(weights)
+        self._left: Iterator[float] | None = weights
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
@@ -169,11 +176,10 @@ def weighing(kind: Any) -> Any:
     def iterate(self: Any) -> Any:
         batches = kind.__iter__(self)
         blocks = self.batch_sampler.sampler.blocks()
-        weights = blocks.weights() if blocks is not None else []
-        if all(weight == 1.0 for weight in weights):
+        if blocks is None or blocks.alike():
             return batches
         _tell(self, blocks)
-        return WeighedBatches(batches, weights)
+        return WeighedBatches(batches, blocks.weights())
 
     body = {"__iter__": iterate, "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind)(kind.__name__, (kind,), body)
