@@ -209,9 +209,8 @@ def test_a_right_port_is_proved_to_its_end_and_one_with_another_number_is_not(pr
         text = text.replace(*WRONG[fault])
     verdict = prove(text, serial=SCRIPT, shows=True, alike=port(SCRIPT).text)
     found = {check.name: check for check in verdict.checks if check.fault}
-    # With what pads a share the last batch of an epoch is another one: what it shows stays open.
-    assert verdict.word == ("proved as far as it ran" if not fault else "not proved"), verdict
-    assert fault or [check.name for check in verdict.checks if check.status == "open"] == ["uneven tail"]
+    assert verdict.word == ("not proved" if fault else "proved"), verdict
+    assert fault or not [check.name for check in verdict.checks if check.status == "open"]
     assert set(found) <= {"every number", "numbers shown", "sums over ranks"}
 
 
@@ -250,7 +249,7 @@ for epoch in range(3):
     print(epoch, f"{total / len(loader):.4f}")
 """
 OF_LOOPS = {
-    "percent": (LOOP, ("{dl.serial_steps(100 * it / STEPS):.0f}", "{100 * it / STEPS:.0f}"), "every number"),
+    "percent": (LOOP, ("{100 * dl.serial_steps(it) / STEPS:.0f}", "{100 * it / STEPS:.0f}"), "every number"),
     "samples": (LOOP, ("{dl.total(seen)}", "{seen}"), "every number"),
     "saved too seldom": (LOOP, ("% dl.steps(8)", "% 8"), "later epochs"),
     "by hand": (BY_HAND, ("dl.serial_steps(len(loader))", "len(loader)"), "every number"),

@@ -38,10 +38,13 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
     ``shared`` are the evaluations whose batches are sharded as they are.
     """
     from dlrun.port.steps.counts.so_far import steps_so_far
+    from dlrun.port.steps.metrics import annealing
     from dlrun.port.steps.shard.full import partial_sums
 
     whole = [e.source for e in shared]
     divided, counted = _counts(facts, steps)
+    if not facts.keeps_steps and not hasattr(facts, "style"):
+        counted |= annealing.made_serial(facts, divided).keys()
     session = getattr(facts, "style", "") == "session"
     return Shards(
         made=frozenset([*(f.node for f in facts.feeds if f.how in _MADE), *whole]),

@@ -65,7 +65,9 @@ class Averaging:
         elif not known:  # an object of the script's own that steps an optimizer
             what = [part for part in vars(what).values() if isinstance(part, torch.optim.Optimizer)]
         tensors = list(what.parameters() if isinstance(what, torch.nn.Module) else tensors_in(what))
-        before = [tensor_note(_gradient(t)) for t in tensors]
+        given = [tensor_note(_gradient(t)) for t in tensors]
+        weight = sys.modules["dl_comm.parts"].weight_of_gradients()
+        before = given if weight == 1 else [tensor_note(_weighed(t, weight)) for t in tensors]
         result = function(what, *args, **kwargs)
         if self.recorder.orders.sums:
             for gradient in map(_gradient, tensors):
@@ -73,7 +75,7 @@ class Averaging:
         after = [tensor_note(_gradient(t)) for t in tensors]
         self.training.by_hand.look()
         self.training.averaged = True
-        made = [changed(self.training.made.get(id(t)), note) for t, note in zip(tensors, before, strict=True)]
+        made = [changed(self.training.made.get(id(t)), note) for t, note in zip(tensors, given, strict=True)]
         ids = [self.training.number(t) for t in tensors]
         return result, {"ids": ids, "made": made, "before": before, "after": after}
 
@@ -165,6 +167,12 @@ def _are_attached(values: tuple[Any, ...]) -> dict[str, bool]:
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return a parameter's gradient; a tensor that is no parameter is a gradient itself."""
     return tensor.grad if tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None) else tensor
+
+
+def _weighed(tensor: torch.Tensor, weight: float) -> torch.Tensor | None:
+    """Return what goes into the mean where ranks have parts of a batch that differ in size."""
+    gradient = _gradient(tensor)
+    return None if gradient is None else gradient.detach() * weight
 
 
 def install(recorder: Recorder, training: Training, loaders: Loaders) -> None:

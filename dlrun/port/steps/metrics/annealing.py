@@ -53,9 +53,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             opt.step()
     """
     if not facts.keeps_steps:
-        counted = tells(facts, {*counters(facts), *attributes(facts)})
         divided = {e.node for e in steps.torch(facts) if isinstance(e, Edit)}
-        followed = dict.fromkeys(_followed(facts, counted, divided))
+        followed = made_serial(facts, divided)
         for read in followed:
             yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
         yield from rate_tables.kept_inside(facts, followed)
@@ -72,6 +71,12 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 "high",
                 f"if self.training: {count} += 1, and port again",
             )
+
+
+def made_serial(facts: Facts, divided: Collection[cst.CSTNode]) -> dict[cst.BaseExpression, None]:
+    """Return the counts of steps that what is made of a batch follows; ``divided`` are those that stay local."""
+    counted = tells(facts, {*counters(facts), *attributes(facts)})
+    return dict.fromkeys(_followed(facts, counted, divided))
 
 
 def tensorflow(facts: TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
