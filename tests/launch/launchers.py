@@ -41,6 +41,7 @@ class Lab:
         everywhere = {name: value for name, value in os.environ.items() if name != "UCX_NET_DEVICES"}
         self.env = {
             **everywhere,
+            "PATH": _PATH,  # machines that are mended start slurmd, too
             "LAB": str(folder),
             "P": f"dl{number}",
             "NET": f"10.77.{number}",

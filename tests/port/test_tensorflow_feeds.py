@@ -128,7 +128,7 @@ def test_bounds_of_a_batch_that_a_function_computes_follow_the_ranks_own_number(
     text = port(SESSION + COMPUTED).text
     assert "for step, own_step in dl.turns(range(1000)):" in text
     assert "number = own_step % batches" in text
-    assert "if step % 10 == 0:" in text
+    assert "if step % dl.steps(10) == 0:" in text and "print(dl.serial_steps(step))" in text
 
 
 BY_HAND = """
@@ -361,7 +361,7 @@ def test_each_rank_counts_the_batches_that_a_data_set_numbers() -> None:
     text = port(NUMBERED.format(decorator="", over="data.enumerate()")).text
     assert "in dl.shard(data).enumerate():" in text
     assert "if step % dl.steps(5) == 0:" in text  # all ranks come to it together
-    assert 'print("step", dl.serial_steps(int(step)), "loss", dl.average(float(loss)))' in text
+    assert 'print("step", int(dl.serial_steps(step)), "loss", dl.average(float(loss)))' in text
 
 
 @pytest.mark.parametrize("over", ["data.enumerate()", "enumerate(data)"])
