@@ -152,6 +152,7 @@ def test_what_was_trained_before_is_held_while_another_model_trains() -> None:
     journal = SimpleNamespace(
         inside=0,
         steps=0,
+        made=0,
         orders=SimpleNamespace(frozen=False, turn_steps=0),
         note=lambda kind, **facts: noted.update(facts),
         aside=nullcontext,
