@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import libcst as cst
@@ -36,6 +37,10 @@ class Obj:
     cls: Any = None
     name: str = ""  # the qualified name of the foreign class or function that made it
     looped: bool = False  # made in a loop or a comprehension: may stand for several
+    number: int = field(default_factory=count().__next__)
+
+    def __hash__(self) -> int:
+        return self.number  # not the address: sets of objects have one order in every run
 
 
 @dataclass(frozen=True, eq=False)
