@@ -18,7 +18,7 @@ from dlrun.port.steps.counts.counts import is_own
 from dlrun.port.steps.counts.step_rates import TELLS_APART
 
 MULTIPLIES = "it multiplies the rate at every batch, and n ranks take 1/n of the batches"
-FORGETS = "an average of the weights forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
+FORGETS = "a moving average forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
 _SCALES = (cst.MultiplyAssign, cst.DivideAssign)
 
 
