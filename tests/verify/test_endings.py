@@ -60,7 +60,8 @@ def test_such_a_loop_ends_when_all_steps_are_made_in_it(cut, last) -> None:
     noted: list[str] = []
     orders = SimpleNamespace(epoch_steps=cut)
     recorder = SimpleNamespace(note=lambda kind, **_: noted.append(kind), aside=nullcontext, orders=orders)
-    recorder.steps, recorder.done, recorder.statistics, made = 0, False, str, []
+    recorder.steps, recorder.made, recorder.known = 0, 0, 0
+    recorder.done, recorder.statistics, made = False, str, []
 
     def step() -> None:
         recorder.steps += 1
