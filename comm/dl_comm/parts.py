@@ -26,11 +26,6 @@ def set_weight(weight: Any) -> None:
     _weight = weight
 
 
-def current_weight() -> Any:
-    """Return what gradients count now; None: once."""
-    return _weight
-
-
 def weight_of_gradients() -> float:
     """Return how often this rank's gradients count now: 1 but for batches that the ranks do not divide."""
     return _weight if isinstance(_weight, float) else 1.0
@@ -46,3 +41,11 @@ def weighed(grads: list[Any], times: Callable[[Any, Any], Any] = lambda grad, we
 def bounds(length: Any, rank: int, n: int) -> tuple[Any, Any]:
     """Return where rank ``rank``'s part of ``length`` entries begins and ends: sizes differ by one at most."""
     return rank * length // n, (rank + 1) * length // n
+
+
+def share_of(length: int, rank: int, n: int) -> int:
+    """Return how many of ``length`` entries rank ``rank`` takes where the first ranks have one more.
+
+    Of fewer entries no rank has more than of many, which ``bounds`` does not hold to.
+    """
+    return length // n + (rank < length % n)

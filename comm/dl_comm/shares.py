@@ -74,9 +74,7 @@ def partial_sum(value: Any) -> Any:
                 "ranks that divides them; or, where every loss is a sum, shard(..., equal=False)",
                 stacklevel=2,
             )
-    if parts() == 1:
-        return value
-    return value * parts()
+    return value if parts() == 1 else value * parts()
 
 
 def check_fits(totals: np.ndarray[Any, Any], dtype: str) -> None:

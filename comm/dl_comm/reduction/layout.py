@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dl_comm.parts import share_of
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -173,7 +175,7 @@ def _of_batches(lengths: Sequence[int], units: Sequence[int | None], serial: int
 def _of_blocks(entries: int, each: int, block: int, rank: int, n: int) -> Any:
     """Return the runs of a rank's entries, which alternate with the others' within each block; 0: it has none."""
     places = np.arange(entries)
-    mine = block // n + (rank < block % n)
+    mine = share_of(block, rank, n)
     rounds = places // mine * -(-block // n) + places % mine
     runs = np.zeros(rounds[-1] + 1 if entries else 0, dtype=np.int64)
     runs[rounds] = each

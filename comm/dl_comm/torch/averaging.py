@@ -14,7 +14,7 @@ from dl_comm.ranks import get_nranks
 from dl_comm.torch.memory import DenseMemory, expanded, plain_buffers
 from dl_comm.torch.overlap import finish_overlapped
 from dl_comm.torch.parameters import DENSE, DONE, SPARSE, Held, held_by, holds_gradient, kind_of
-from dl_comm.torch.uneven import weigh
+from dl_comm.torch.uneven import settled, weigh
 
 
 @torch.no_grad()
@@ -40,8 +40,13 @@ def gradients(what: Any) -> None:
     held = held_by(what)
     if get_nranks() == 1:
         return
+    with settled(held.tensors):
+        _average(held)
+
+
+def _average(held: Held) -> None:
     known = finish_overlapped(held.tensors)
-    weigh(held.tensors, [id(t) for t in held.tensors if known.get(id(t)) == DONE])
+    weigh(held.tensors, [key for key, kind in known.items() if kind == DONE])
     asked = held.only(lambda t: id(t) not in known) if known else held
     buffers = plain_buffers(asked.tensors) if held.parameters else None
     agreed = _agree_on_kinds(asked, buffers is not None)

@@ -35,6 +35,7 @@ from dl_comm.torch.buckets import Bucket, Slot
 from dl_comm.torch.memory import expanded, label
 from dl_comm.torch.overlap_buffers import take
 from dl_comm.torch.parameters import DENSE, DONE, holders, kind_of
+from dl_comm.torch.uneven import scale
 
 _ALIGNMENT = 64  # bytes: gradients begin at cache lines
 
@@ -76,8 +77,7 @@ class Overlap:
             slot.view.zero_()
         else:
             slot.view.copy_(grad.detach())
-            if (weight := weight_of_gradients()) != 1.0:
-                slot.view.zero_() if weight == 0.0 else slot.view.mul_(weight)
+            scale(slot.view, weight_of_gradients())
             slot.copied = (grad, grad._version)
 
     def _start(self, complete: bool) -> None:

@@ -16,13 +16,14 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dl_comm import CommError, _core
+from dl_comm.parts import share_of
 from dl_comm.ranks import check_enough, get_rank, parts, shifted_seed
 from dl_comm.reduction.layout import Layout, note
 from dl_comm.shard_iterators import shard_calls, without_restart
 from dl_comm.shares import check_side_by_side
 from dl_comm.torch.arrays import Share, check_equal_lengths, shard_sequence
 from dl_comm.torch.shard_iterators import ShardedIterator, ShardedStream
-from dl_comm.torch.uneven import Blocks, share_of, weighing
+from dl_comm.torch.uneven import Blocks, weighing
 from dl_comm.torch.whole_batches import SampledBatches, order_of_rank0, share_whole
 from dl_comm.whole_batches import WholeBatches, check_whole
 
@@ -280,10 +281,7 @@ class ShardedSampler(Sampler[Any]):
             return []
         if not self._block:
             block = block + [head[i % len(head)] for i in range(self._n - len(block))]
-        mine = share_of(len(block), self._rank, self._n)
         if self._strided:
-            part = block[self._rank :: self._n]
-        else:
-            first = self._rank * (len(block) // self._n) + min(self._rank, len(block) % self._n)
-            part = block[first : first + mine]
-        return part or block[-1:]
+            return block[self._rank :: self._n] or block[-1:]
+        first = sum(share_of(len(block), rank, self._n) for rank in range(self._rank))
+        return block[first : first + share_of(len(block), self._rank, self._n)] or block[-1:]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import repeat
 from typing import Any
@@ -19,14 +20,10 @@ import torch
 from torch import Tensor
 
 from dl_comm import parts, shares
+from dl_comm.parts import share_of
 from dl_comm.ranks import is_rank0
 from dl_comm.reduction.layout import Layout, layout_of
 from dl_comm.torch.parameters import holds_gradient
-
-
-def share_of(length: int, rank: int, n: int) -> int:
-    """Return how many of ``length`` entries rank ``rank`` of n takes: the first ranks have one more."""
-    return length // n + (rank < length % n)
 
 
 class Blocks:
@@ -56,27 +53,39 @@ class Blocks:
         """Tell whether all ranks have as many samples of every global batch."""
         return self._length % self._n == 0 and (self._size % self._n == 0 or self._length < self._size)
 
-    def idle(self) -> tuple[int, int]:
-        """Return how many samples the last global batch has, and how many ranks have none of them."""
+    def told(self) -> Iterator[str]:
+        """Yield what is not the serial script's."""
+        if self._size % self._n and self._length >= self._size:
+            yield (
+                f"{self._n} ranks do not divide a global batch of {self._size}: gradients count by a rank's samples, "
+                "and are exact; means that are shown are means of the ranks' means"
+            )
         rest = self._length % self._size
-        return rest, max(0, self._n - rest) if rest else 0
-
-    def uneven(self) -> tuple[int, int]:
-        """Return the size of a global batch, 0 where the ranks divide it, and their number."""
-        return self._size * (self._size % self._n > 0 and self._length >= self._size), self._n
+        if 0 < rest < self._n:
+            yield (
+                f"the last global batch has {rest} sample{'s' * (rest > 1)} for {self._n} ranks: those without one "
+                "work on another's, which does not count for the gradients, but in sums of the script's own"
+            )
 
     def _weight(self, length: int) -> float:
         return self._n * share_of(length, self._rank, self._n) / length
 
 
+_under_way: dict[int, float] = {}  # the loops over such batches, the one that took a batch last behind the others
+
+
 class WeighedBatches:
-    """The batches of a loader's iterator; while one is worked on, gradients count by ``weights``."""
+    """The batches of a loader's iterator; while one is worked on, gradients count by ``weights``.
+
+    Loops may be nested, and left early: the weight is that of the batch that was taken last by a loop that goes on.
+    """
 
     def __init__(self, batches: Any, weights: Iterator[float]) -> None:
-        self._batches, self._before = batches, parts.current_weight()
-        self._left: Iterator[float] | None = weights
+        self._batches, self._weights = batches, weights
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_batches":
+            raise AttributeError(name)
         return getattr(self._batches, name)
 
     def __iter__(self) -> WeighedBatches:
@@ -89,19 +98,19 @@ class WeighedBatches:
         try:
             batch = next(self._batches)
         except BaseException:
-            self._end()
+            self._leave()
             raise
-        _change(1.0 if self._left is None else next(self._left, 1.0))
+        _under_way.pop(id(self), None)
+        _under_way[id(self)] = next(self._weights, 1.0)
+        _change()
         return batch
 
     def __del__(self) -> None:
-        self._end()
+        self._leave()
 
-    def _end(self) -> None:
-        """Go back to the weight from before, once: a loop that is left early ends here, too."""
-        if self._left is not None:
-            self._left = None
-            parts.set_weight(self._before)
+    def _leave(self) -> None:
+        if _under_way.pop(id(self), None) is not None:
+            _change()
 
     def layout_of_share(self) -> Layout | None:
         """Return how the batches lie in the serial order."""
@@ -113,39 +122,72 @@ _accumulating: list[weakref.ref[Tensor]] = []  # the same, while these gradients
 _kept: list[tuple[weakref.ref[Tensor], Tensor]] = []  # what they were before a batch that does not count
 
 
-@torch.no_grad()
-def weigh(tensors: Sequence[Tensor], done: Collection[int] = ()) -> None:
-    """Let this rank's gradients count by its samples, but those of the tensors whose ``id`` is in ``done``."""
-    if (weight := parts.weight_of_gradients()) != 1.0:
-        _scale((tensor for tensor in tensors if id(tensor) not in done), weight)
+def _restore() -> set[int]:
+    """Set gradients back to what they were before a batch that does not count; return these parameters' ``id``s."""
+    restored = set()
     for ref, grad in _kept:
         if (tensor := ref()) is not None and tensor.grad is not None:
             tensor.grad.copy_(grad)
-    _averaged[:] = [weakref.ref(tensor) for tensor in tensors if tensor.is_leaf]
-    _accumulating.clear()
+            restored.add(id(tensor))
     _kept.clear()
+    return restored
+
+
+@contextmanager
+def settled(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Within it, gradients of a batch that does not count are those from before it, or 0."""
+    if parts.weight_of_gradients() != 0.0:
+        yield
+        return
+    with torch.no_grad():
+        restored = _restore()
+        for tensor in tensors:
+            if id(tensor) not in restored:
+                _scale_gradient(tensor, 0.0)
+    with parts.weighing(1.0):
+        yield
 
 
 @torch.no_grad()
-def _change(weight: float) -> None:
-    """Let gradients count ``weight`` times from here on; those that are kept for a later step keep their own weight."""
-    before = parts.weight_of_gradients()
-    _kept.clear()
+def weigh(tensors: Sequence[Tensor], done: Collection[int]) -> None:
+    """Let this rank's gradients count by its samples, but those of the tensors whose ``id`` is in ``done``."""
+    for tensor in tensors:
+        if id(tensor) not in done:
+            _scale_gradient(tensor, parts.weight_of_gradients())
+    _averaged[:] = [weakref.ref(tensor) for tensor in tensors if tensor.is_leaf]
+    _accumulating.clear()
+
+
+def _scale_gradient(tensor: Tensor, weight: float) -> None:
+    grad = tensor.grad if holds_gradient(tensor) else tensor
+    if grad is not None:
+        scale(grad, weight)
+
+
+def scale(tensor: Tensor, weight: float) -> None:
+    """Multiply in place; by 0 also what is not finite."""
+    if weight == 0.0:
+        tensor.zero_()
+    elif weight != 1.0:
+        tensor.mul_(weight)
+
+
+@torch.no_grad()
+def _change() -> None:
+    """Let gradients count as the last batch does; those that are kept for a later step keep their own weight."""
+    before, weight = parts.weight_of_gradients(), next(reversed(_under_way.values()), 1.0)
     if before != weight:
-        kept = [tensor for ref in _accumulating if (tensor := ref()) is not None and tensor.grad is not None]
-        if weight:
-            _scale(kept, before / weight)
-        else:
-            _kept[:] = [(weakref.ref(tensor), tensor.grad * before) for tensor in kept if tensor.grad is not None]
+        restored = _restore()
+        for ref in _accumulating:
+            if (tensor := ref()) is None or tensor.grad is None:
+                continue
+            counts = 1.0 if id(tensor) in restored else before
+            if weight:
+                scale(tensor.grad, counts / weight)
+            else:
+                _kept.append((ref, tensor.grad * counts))
     _accumulating[:] = _averaged
     parts.set_weight(weight)
-
-
-def _scale(tensors: Iterable[Tensor], factor: float) -> None:
-    for tensor in tensors:
-        grad = tensor.grad if holds_gradient(tensor) else tensor
-        if grad is not None:
-            grad.zero_() if factor == 0.0 else grad.mul_(factor)
 
 
 def partial_sum(value: Any) -> Any:
@@ -176,30 +218,15 @@ def weighing(kind: Any) -> Any:
     def iterate(self: Any) -> Any:
         batches = kind.__iter__(self)
         blocks = self.batch_sampler.sampler.blocks()
-        if blocks is None or blocks.alike():
+        if not _under_way and (blocks is None or blocks.alike()):
             return batches
-        _tell(self, blocks)
+        if blocks is None:
+            return WeighedBatches(batches, repeat(1.0))
+        if is_rank0() and "_dl_told" not in vars(self):
+            vars(self)["_dl_told"] = True
+            for text in blocks.told():
+                warnings.warn(text, stacklevel=2)
         return WeighedBatches(batches, blocks.weights())
 
     body = {"__iter__": iterate, "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind)(kind.__name__, (kind,), body)
-
-
-def _tell(loader: Any, blocks: Blocks) -> None:
-    if "_dl_told" in vars(loader) or not is_rank0():
-        return
-    vars(loader)["_dl_told"] = True
-    size, n = blocks.uneven()
-    if size:
-        warnings.warn(
-            f"{n} ranks do not divide a global batch of {size}: gradients count by a rank's samples, and are exact; "
-            "means that are shown are means of the ranks' means",
-            stacklevel=3,
-        )
-    rest, idle = blocks.idle()
-    if idle:
-        warnings.warn(
-            f"the last global batch has {rest} sample{'s' * (rest > 1)} for {rest + idle} ranks: those without one "
-            "work on another's, which does not count for the gradients, but in sums of the script's own",
-            stacklevel=3,
-        )

@@ -140,8 +140,10 @@ def ranks_that_do_not_divide_a_batch_are_told_what_is_exact():
     assert [str(w.message).split(", and")[0] for w in told] == (expected if _r == 0 else [])
 
 
-def _trained(model, batches, passes, accumulated=1, summed=False):
+def _trained(model, batches, passes, accumulated=1, summed=False, overlapped=False):
     optimizer = torch.optim.SGD(model.parameters(), 0.02 / (8 if summed else 1), momentum=0.9)
+    if overlapped:
+        dl.overlap(optimizer)
     for _ in range(passes):
         for k, (x, y) in enumerate(batches):
             errors = (model(x) - y).pow(2)
@@ -162,8 +164,9 @@ def gradients_count_by_the_samples_of_a_rank_where_shares_differ():
     torch.manual_seed(1)
     x = torch.randn(29, 3, dtype=torch.double)
     data = TensorDataset(x, x.sum(1, keepdim=True) ** 2)
+    several = ({}, {"accumulated": 2}, {"summed": True}, {"overlapped": True}, {"overlapped": True, "accumulated": 3})
     for size in (2 * _n, 2 * _n + 1, 3 * _n - 1):
-        for options in ({}, {"accumulated": 2}, {"summed": True}):
+        for options in several:
             many = dl.shard(DataLoader(data, size), batch="global")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -180,6 +183,29 @@ def gradients_count_by_the_samples_of_a_rank_where_shares_differ():
                         optimizer.zero_grad()
             for mine, serial in zip(shared, alone.parameters(), strict=True):
                 torch.testing.assert_close(mine, serial.detach(), rtol=1e-10, atol=1e-12)
+
+
+def loops_that_are_nested_or_left_leave_each_batch_its_own_weight():
+    def loader(length, size):
+        return dl.shard(DataLoader(TensorDataset(torch.ones(length, 1)), size), batch="global")
+
+    def mean():
+        weight.grad = torch.full((1,), float(_r))
+        dl.gradients([weight])
+        return weight.grad.item()
+
+    weight, first = torch.nn.Parameter(torch.ones(1)), 2 * _n + 1
+    uneven = sum(r * (2 + (r == 0)) for r in range(_n)) / first  # by samples
+    peeked = iter(loader(first, first))  # and kept
+    next(peeked)
+    for _ in loader(first, first):
+        for _ in loader(4 * _n, _n):
+            assert mean() == (_n - 1) / 2
+        assert math.isclose(mean(), uneven, rel_tol=1e-6)
+        list(loader(first, first))
+        assert math.isclose(mean(), uneven, rel_tol=1e-6)
+    del peeked
+    assert mean() == (_n - 1) / 2
 
 
 def a_loop_that_is_left_early_leaves_no_weight_behind():
