@@ -161,7 +161,9 @@ def _ddl_options(said: _Said) -> str:
 
 def _read(words: Sequence[str]) -> _Said:
     said = _Said()
-    left = [word for at, word in enumerate(words) if (at, word) != (0, "--")]
+    left = list(words)
+    if left[:1] == ["--"]:
+        del left[0]
     while left and left[0].startswith("-"):
         word = left.pop(0)
         name, equals, value = word.lstrip("-").partition("=")

@@ -18,9 +18,7 @@ OUT, ERR = b"O", b"E"  # what the script wrote, as it wrote it
 FAILED = b"F"  # {rank, host, pid, what, where, code, tail, time}
 LEAVES = b"L"  # {left}: the script has come to its end, or called sys.exit(0) there; its exit hooks may wait for others
 ENDED = b"X"  # {code, talked, said, left}: the script is gone, having said how it ended (and where), or not (os._exit)
-DIES = (
-    b"D"  # {what, code}: a signal has ended the script, and whose it was is about to be known; the watcher may go, too
-)
+DIES = b"D"  # {what, code}: a signal has ended the script; whose it was comes next, unless the watcher goes, too
 ASK, STACK = b"?", b"K"  # {}; {pid, dump, call, begun, stopped, written}: where the script stands
 SIGNALLED = b"G"  # {signal}: somebody else sent the watcher this signal; what follows is for ``dlrun launch`` to say
 TALKS = b"T"  # {talks}: whether the script, which has run for a while, could be talking to other ranks

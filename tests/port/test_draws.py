@@ -696,3 +696,27 @@ train(model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(data, batch
 """).text
     assert "dl.shard(DataLoader(data, batch_size=4, shuffle=True))" in text
     assert text.count("dl.shard(") == 1
+
+
+DRAWN = """import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=4, shuffle=True)
+for epoch in range(9):
+    for x, y in loader:
+        opt.zero_grad()
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+    {behind}
+"""
+
+
+def test_what_is_drawn_behind_the_steps_of_an_epoch_is_rank_0s_and_undoubted():
+    made = port(DRAWN.format(behind="torch.save(model(torch.randn(8, 2)), f'sample_{epoch}.pt')"))
+    assert not [d for d in made.doubts if d.name == "unknown-placement"]
+
+
+def test_what_is_drawn_and_ends_a_training_is_agreed_on():
+    made = port(DRAWN.format(behind="if torch.rand(1).item() > 0.9: break"))
+    assert "if dl.agree(torch.rand(1).item() > 0.9): break" in made.text

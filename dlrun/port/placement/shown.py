@@ -513,7 +513,8 @@ class Shown:
                 return  # a path that holds the time: what is there, rank 0 tells
             if not any(d not in self.agreed for t in tests for d in t.diverged):
                 self.agreed.add(node.test)
-                yield self._edit(Wrap(node.test, "agree"), "each rank has a clock of its own: rank 0's decides")
+                why = "each rank has a clock and random numbers of its own: rank 0 decides"
+                yield self._edit(Wrap(node.test, "agree"), why)
             return
         wraps = self.wraps(node.test, False) if place.kind is not Kind.UNKNOWN else None
         apart = [d for t in tests for d in t.diverged if d is not node.test and d not in self.agreed]

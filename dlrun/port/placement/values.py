@@ -47,7 +47,7 @@ class Place:
              ``at`` is the power of n where that is not 1: -1 of 1 / len(shard); or "bent" of what is computed from
              counts, and is no multiple of them: 100 - steps, steps // 5
     INDEX    likewise the number of an iteration, from 0; ``at`` is "scaled" of a multiple of it
-    CLOCK    read from this rank's clock
+    CLOCK    read from this rank's clock, or drawn at random outside loops over shards: rank 0's is as good as another
     SHARD    an iterable of this rank's shard of the batches
     ENTRY    exactly the value of one serial iteration, of another one on each rank
     RUN      what the location ``at`` held before the loop, and ``adds`` to it: a sum so far over this rank's iterations

@@ -64,14 +64,13 @@ def unshown(source: str, file: str, runs: Sequence[Run]) -> Check | None:
 
 
 def folds_left(run: Run) -> Check | None:
-    """Name a loop each turn of which trains a model of its own, as folds do, where it was left early; None of none."""
+    """Name a loop that trains another model in each iteration, as over folds, where it was left early; None of none."""
     ended = next((event for event in run.root.all("ended") if event.facts.get("renews")), None)
     if ended is None:
         return None
-    turns = (
-        f"{ended['turns']} turn{'s' * (ended['turns'] != 1)} of the loop at {ended.at}, which trains a model in each"
-    )
-    return unjudged(NAME, f"what comes after {turns}: a larger --budget may come to it")
+    turns = ended["turns"]
+    loop = f"{turns} iteration{'s' * (turns != 1)} of the loop at {ended.at}, which trains a model in each"
+    return unjudged(NAME, f"what comes after {loop}: a larger --budget may come to it")
 
 
 def left(run: Run, more: Sequence[Run] = ()) -> tuple[list[str], list[str]]:

@@ -211,7 +211,9 @@ class LibraryRows(Calls):
         return Value(CLOCK, scalar=True)
 
     def _row_chance(self, args: list[Value], node: cst.Call) -> Value:
-        return Value(ENTRY if self.loop is not None or self.sharded else SAME)
+        if self.loop is None and self.sharded:  # rank 0's is as good as the serial one
+            return Value(CLOCK)
+        return Value(ENTRY if self.loop is not None else SAME)
 
     def _row_index_add(self, args: list[Value], node: cst.Call) -> Value:
         if args:
