@@ -157,7 +157,7 @@ def _need_ranks(call: str) -> None:
 # With DDL_OPTIONS set, DDL has its functions under these names only.
 _init, _bcast, _allreduce_n, _grads_reduce = init, bcast, allreduce_n, grads_reduce
 
-# Random numbers and orders stay each rank's own: a script lets each rank shuffle, or cuts by ``rank()`` itself.
+# Random numbers and orders stay local: a script lets each rank shuffle, or cuts by ``rank()`` itself.
 dl.init(alike=False)
 ddl_operators.find_by_name()
 if size() > 1:

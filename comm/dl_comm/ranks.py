@@ -165,7 +165,7 @@ def shift_own(generators: tuple[Any, ...]) -> None:
 def value_of(value: Any, root: int) -> Any:
     """Return rank ``root``'s ``value``, which must be one that can be pickled. Collective.
 
-    A generator of random numbers is the rank's own, and goes on as rank ``root``'s.
+    A generator of random numbers is local, and goes on as rank ``root``'s.
     """
     if get_nranks() == 1 or is_worker():
         return value

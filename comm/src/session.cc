@@ -80,7 +80,7 @@ void Session::check_usable() const {
   if (getpid() != pid_)
     throw CommError("process " + std::to_string(getpid()) + " was forked from rank " + std::to_string(rank()) +
                         " and is no rank itself",
-                    "call dl_comm in the rank's own process; a data loader's workers only load");
+                    "call dl_comm in the process of the rank; a data loader's workers only load");
   if (finalized_) throw CommError("dl_comm has been finalized", "finalize is the last call of a rank");
 }
 

@@ -93,7 +93,7 @@ def srun(plan: LaunchPlan, site: Site) -> Flags:
         yield Flag(("-m", "block:block"), "neighbours in rank are neighbours on a node")
     gpus = plan.gpus or int(site.env.get("SLURM_GPUS_PER_TASK", "0").rpartition(":")[2])
     if gpus:
-        why = "GPUs on each node, all of them visible; the shim puts the rank's own first"
+        why = "GPUs on each node, all of them visible; the shim puts the local one first"
         yield Flag((f"--gpus-per-node={gpus * (plan.per_node or 1)}",), why)
     if plan.hosts and not uneven:
         yield Flag(("-w", ",".join(host.name for host in plan.hosts)), "the hosts")

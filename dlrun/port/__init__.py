@@ -29,7 +29,7 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.models.kinds import plays
 from dlrun.port.facts.taint import Taint, chances, forwards, made_of
 from dlrun.port.facts.torch import Gradients
-from dlrun.port.feeds import Feeds, own, samples
+from dlrun.port.feeds import Feeds, local_samples, samples
 from dlrun.port.feeds.ahead import drawn_ahead
 from dlrun.port.feeds.evaluations import evaluations
 from dlrun.port.feeds.full.one_batch import in_one_batch
@@ -160,12 +160,12 @@ def facts_of(script: Script, options: Options) -> Facts:
 def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     """Return the facts that were found, be they enough for a port or not."""
     script, kinds = loops.script, loops.kinds
-    samples, everywhere = [*own.samples(feeds)], forwards(script, kinds, lambda call: True)
+    samples, everywhere = [*local_samples.samples(feeds)], forwards(script, kinds, lambda call: True)
     answers = [n.value for n in script.of(cst.Assign) if feeds.episodes and plays(kinds, n)]
-    apart = [*everywhere, *chances(script), *samples, *own.numbers(feeds), *answers]
+    apart = [*everywhere, *chances(script), *samples, *local_samples.numbers(feeds), *answers]
     made = made_of(script, Taint(script, kinds, samples), loops.in_training)
     made += answers
-    cut = set(own.cut(feeds))
+    cut = set(local_samples.cut(feeds))
     made += forwards(script, kinds, lambda call: not cut.isdisjoint(walk(call)))
     return Facts(
         kinds=kinds,

@@ -83,14 +83,14 @@ def assign(blocks: Sequence[frozenset[int]], left: Sequence[Gpu], each: int = 1)
 
 
 def by_number(taken: Sequence[Sequence[int]]) -> list[int]:
-    """Return the first GPU of each rank, once: so ordered, a rank's own has its local rank, as under torchrun."""
+    """Return the first GPU of each rank, once: so ordered, a rank's GPU has its local rank, as under torchrun."""
     return list(dict.fromkeys(own[0] for own in taken if own))
 
 
 def mask(env: Mapping[str, str], vendor: str, left: Sequence[Gpu], own: Sequence[int]) -> dict[str, str]:
-    """Return the variables that put a rank's own GPUs (places in ``left``) first, inside what the scheduler left.
+    """Return the variables that put the local GPUs (places in ``left``) first, inside what the scheduler left.
 
-    All GPUs stay visible: peers can map each other's memory, and ``cuda:0`` is the rank's own. Intel's mask cannot
+    All GPUs stay visible: peers can map each other's memory, and ``cuda:0`` is local. Intel's mask cannot
     order, so there a rank sees its own alone. Nothing is set where there is no GPU.
     """
     if not vendor or not left:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from dlrun.verify.checks import data, gradients, ranks, rate
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.held import held
+from dlrun.verify.checks.iterations import turns
 from dlrun.verify.checks.metrics import evaluated_whole
 from dlrun.verify.checks.moving import moving
 from dlrun.verify.checks.normed import normed
@@ -18,7 +19,6 @@ from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.start import broadcast
 from dlrun.verify.checks.sums import NAME as SUMS
 from dlrun.verify.checks.sums import divided, sums
-from dlrun.verify.checks.turns import turns
 from dlrun.verify.checks.weights import NAME as WEIGHTS
 from dlrun.verify.checks.weights import classes, weights
 from dlrun.verify.trace import Event, Run

@@ -79,7 +79,7 @@ def commit(folder: Path) -> str:
 
 
 def losses(runs: Mapping[str, Run]) -> Figure | None:
-    """Return the loss over the optimizer's steps: of the serial script, and the mean of the ranks' own."""
+    """Return the loss over the optimizer's steps: of the serial script, and the mean of the local ones."""
     made = [
         ("the serial script", "serial", runs.get("quiet", runs.get("serial"))),
         ("ranks that share each serial batch", "whole", runs.get("sums", runs.get("whole"))),

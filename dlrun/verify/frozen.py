@@ -11,6 +11,7 @@ from dlrun.verify.checks.cadence import cadence
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.data import batch_factor, batches_a_step, training
 from dlrun.verify.checks.folds import folds
+from dlrun.verify.checks.iterations import turns
 from dlrun.verify.checks.later import later
 from dlrun.verify.checks.normed import moved
 from dlrun.verify.checks.numbers import NAME, Compared, Key, compared, explained, judged, numbers_of, same_batches
@@ -19,7 +20,6 @@ from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.tails import NAME as TAIL
 from dlrun.verify.checks.tails import tail_of, tails
 from dlrun.verify.checks.throughout import throughout
-from dlrun.verify.checks.turns import turns
 from dlrun.verify.checks.whole import is_eager
 from dlrun.verify.longer import seconds_of_step
 from dlrun.verify.trace import Run
@@ -201,7 +201,7 @@ class Frozen:
 
 
 def _steps_of_turn(run: Run) -> int:
-    """Return how many optimizer steps a turn of the loop of steps makes; 0 where turns differ."""
+    """Return how many optimizer steps an iteration of the loop of steps makes; 0 where iterations differ."""
     first = [step.number for step in run.root.steps if step.optimizer == run.root.steps[0].optimizer]
     gaps = {b - a for a, b in pairwise(first)} or {len(run.root.steps)}
     return gaps.pop() if len(gaps) == 1 else 0

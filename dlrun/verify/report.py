@@ -7,11 +7,11 @@ import textwrap
 
 import click
 
-from dlrun.verify.checks import choices, moving, reached, shown, turns
+from dlrun.verify.checks import choices, iterations, moving, reached, shown
 from dlrun.verify.verdict import Check, Verdict
 
 WIDTH = 20
-REMARKS = (reached.NAME, shown.NAME, choices.NAME, moving.NAME, turns.NAME)
+REMARKS = (reached.NAME, shown.NAME, choices.NAME, moving.NAME, iterations.NAME)
 MARKS = {"passed": ("✓", "green"), "failed": ("✗", "red"), "n/a": ("·", "bright_black"), "open": ("?", "yellow")}
 
 

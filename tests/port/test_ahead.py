@@ -1,4 +1,4 @@
-"""Batches that are drawn before a loop, and anew in it, are each rank's own from the first step on."""
+"""Batches that are drawn before a loop, and anew in it, are local from the first step on."""
 
 import pytest
 from running import ran

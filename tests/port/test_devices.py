@@ -1,4 +1,4 @@
-"""A GPU that a script gives by its number is this rank's own in the port, however it is spelt."""
+"""A GPU that a script gives by its number is this rank's in the port, however it is spelt."""
 
 import pytest
 from small import HEAD, LOOP, SERIAL

@@ -462,7 +462,7 @@ def begin(worker):
     [
         ("self.rng.randint(63)", "", "0", "__getitem__() draws a sample whatever its number, from one seed"),
         ("self.rng.randint(63) + 0 * index", "", "0", ""),  # noise beside samples of its own
-        ("np.random.randint(63)", "", "0", ""),  # each rank's own chance
+        ("np.random.randint(63)", "", "0", ""),  # local chance
         ("np.random.randint(63)", ", worker_init_fn=begin", "worker", "the workers of all ranks get the same seeds"),
         ("np.random.randint(63)", ", worker_init_fn=begin", "torch.initial_seed() % 2**32 + worker", ""),
         ("index", ", worker_init_fn=begin", "worker", ""),

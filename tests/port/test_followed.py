@@ -336,7 +336,7 @@ def test_weights_of_classes_that_follow_hits_follow_those_of_all_ranks():
     assert "    right, seen = dl.total(right, seen)  #" in ported.text
 
 
-@pytest.mark.xfail(strict=True, reason="weights that are made of totals are still doubted as a rank's own")
+@pytest.mark.xfail(strict=True, reason="weights that are made of totals are still doubted as local")
 def test_weights_of_classes_that_follow_hits_are_doubted_only_where_nothing_makes_them_serial():
     assert not [d for d in port(HEAD + RECALLED).doubts if d.danger == "high"]
     told = [d.why for d in port(HEAD + RECALLED.replace("    weights =", "    if epoch:\n        weights =")).doubts]

@@ -1,4 +1,4 @@
-"""Copies of the model that each iteration makes and adapts, as meta-learning does, are a rank's own."""
+"""Copies of the model that each iteration makes and adapts, as meta-learning does, are local."""
 
 import pytest
 from running import started

@@ -77,5 +77,5 @@ for step, (x, y) in enumerate(DataLoader(data, shuffle=True)):
 
 def test_a_function_that_looks_at_the_clock_and_ends_the_training_is_doubted():
     (why,) = _hangs(CLOCK.replace("TEST", "over(start, 3)"))
-    assert why.startswith("over(start, 3) goes by this rank's own clock")
+    assert why.startswith("over(start, 3) goes by this rank's clock")
     assert not _hangs(CLOCK.replace("TEST", "long_enough(step)"))

@@ -65,7 +65,7 @@ def test_turns_that_are_left_out_before_a_save_are_counted_alike(test, written):
     assert f"    {written}\n" in lines(test, "continue", "    print(step)\n")  # what is only shown too
 
 
-@pytest.mark.xfail(strict=True, reason="a step that is shown behind a `continue` is the rank's own count, not doubted")
+@pytest.mark.xfail(strict=True, reason="a step that is shown behind a `continue` is local, not doubted")
 def test_a_step_that_is_shown_behind_turns_that_are_left_out_is_the_serial_one():
     assert "print(dl.serial_steps(step))" in lines("if step % 100:", "continue", "    print(step)\n")
 

@@ -1,4 +1,4 @@
-"""What is made of a rank's own losses and changes weights, gradients or rates is the same on all ranks."""
+"""What is made of local losses and changes weights, gradients or rates is the same on all ranks."""
 
 import pytest
 from running import ran

@@ -1,4 +1,4 @@
-"""What TensorFlow scripts move with a rank's own samples, and what all their ranks must have alike."""
+"""What TensorFlow scripts move with local samples, and what all their ranks must have alike."""
 
 from __future__ import annotations
 

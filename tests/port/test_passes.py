@@ -19,7 +19,7 @@ from dlrun.port.feeds.tensorflow import TapeFeeds
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script
 from dlrun.port.steps import GRID, STEPS
-from dlrun.port.steps.counts import keras_annealing, keras_schedules, own_schedules, steps
+from dlrun.port.steps.counts import keras_annealing, keras_schedules, script_schedules, steps
 from dlrun.port.steps.metrics import annealing, guards, statistics, weights
 from dlrun.port.steps.output import caches, downloads, stamps, stopping
 from dlrun.port.steps.shard import stretches, unseeded
@@ -50,9 +50,9 @@ PASSES.append(("tensorflow", "annealing", lambda facts: annealing.tensorflow(fac
 PASSES[-1][2].__doc__ = annealing.tensorflow.__doc__
 for of, run in (
     ("torch", lambda facts: steps.torch(facts)),
-    ("tensorflow", lambda facts: own_schedules.tensorflow(facts, ())),
+    ("tensorflow", lambda facts: script_schedules.tensorflow(facts, ())),
 ):
-    run.__doc__ = getattr(own_schedules, of).__doc__
+    run.__doc__ = getattr(script_schedules, of).__doc__
     PASSES.append((of, "schedules", run))
 PASSES.append(("torch", "downloads", downloads.both))
 

@@ -60,7 +60,7 @@ for update in range(9):
 @pytest.mark.parametrize(
     ("made", "own", "draw", "write"),
     [
-        ("", "None", "np.random.randn(2)", ""),  # dl.reseed() makes it each rank's own
+        ("", "None", "np.random.randn(2)", ""),  # dl.reseed() makes it local
         ("", "None", "np.ones(2)", ""),
         ("rng = np.random.default_rng(0)", "None", "rng.normal(size=2)", "dl.reseed(rng) before the loop"),
         ("", "np.random.RandomState(3)", "self.rng.randn(2)", "dl.reseed(env.rng) before the loop"),
@@ -135,6 +135,6 @@ def test_a_memory_of_what_was_played_is_a_ranks_own_and_a_mean_of_it_is_told(loo
 )
 def test_what_scales_by_a_ranks_own_episodes_is_told(made, told) -> None:
     ported = port(PLAYED.format(made=made, own="None", draw="np.random.randn(2)"))
-    assert [d.write for d in ported.doubts if "of a rank's own episodes" in d.why] == [
+    assert [d.write for d in ported.doubts if "of local episodes" in d.why] == [
         f"average {told} with dl.average() before each update"
     ]

@@ -54,7 +54,7 @@ def test_the_entry_is_that_of_the_serial_steps_and_there_is_one(loss, before, wr
     [
         (f"table[step % 3] * {LOSS}", "[0.1, 0.2, 0.3]"),  # in turn
         (f"table[epoch] * {LOSS}", "[0.1, 0.2, 0.3]"),
-        (f"table[step] * {LOSS}", "np.linspace(0, 1, 3 * len(loader))"),  # a rank's own steps
+        (f"table[step] * {LOSS}", "np.linspace(0, 1, 3 * len(loader))"),  # local steps
     ],
 )
 def test_what_follows_turns_epochs_or_a_ranks_own_steps_is_left(loss, table):

@@ -61,7 +61,7 @@ CHANGES = [
 ]
 RIGHTLY = [
     {"after": EACH + "p.data.mul_(0.99)"},
-    {"after": "x.add_(torch.randn_like(x))"},  # each rank's own samples
+    {"after": "x.add_(torch.randn_like(x))"},  # local samples
     {"begin": "kept = torch.nn.ReLU()"},
     {"head": NET + "teacher = Net()"},  # before the training
     {"begin": "model = Wrapped(model)", "head": WRAPPER},  # weights of others

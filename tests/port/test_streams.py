@@ -472,7 +472,7 @@ def test_a_generator_that_opens_its_file_itself_is_refused():
 
 @pytest.mark.parametrize("detached", ["tuple(h.detach() for h in states)", "detach(states)"])
 def test_a_state_of_several_tensors_that_is_handed_on_weighs_no_later_loss(detached):
-    """It is each rank's own, of its own stretch: a mean of the ranks' would belong to none."""
+    """It is local, of its own stretch: a mean of the ranks' would belong to none."""
     ported = port(f"""
 import torch
 text = torch.randint(9, (20, 350))

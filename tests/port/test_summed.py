@@ -1,4 +1,4 @@
-"""Lists of a rank's own numbers, whose entries are added up: behind the loop they are those of all ranks."""
+"""Lists of local numbers, whose entries are added up: behind the loop they are those of all ranks."""
 
 import pytest
 

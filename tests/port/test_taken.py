@@ -83,4 +83,4 @@ data = Reader()
 def test_a_last_turn_past_the_end_of_what_a_reader_hands_out_is_doubted(loop, doubted):
     ported = port(HEAD + READER + LOOP.format(takes="a, b = data.next()").replace("for step in range(60):", loop))
     assert "a, b = dl.shard(data.next)()" in ported.text
-    assert [d.danger for d in ported.doubts if "past the end in the last turn" in d.why] == ["high"] * doubted
+    assert [d.danger for d in ported.doubts if "past the end in the last iteration" in d.why] == ["high"] * doubted

@@ -1,4 +1,4 @@
-"""Counts that a training loop keeps under tests of a rank's own samples."""
+"""Counts that a training loop keeps under tests of local samples."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ print("reached", length)
 """
 
 
-@pytest.mark.xfail(strict=True, reason="a level that a rank's own window raises is totalled, without a doubt")
+@pytest.mark.xfail(strict=True, reason="a level that a local window raises is totalled, without a doubt")
 def test_a_level_that_all_ranks_decide_alike_is_no_count_of_a_ranks_own_samples() -> None:
     ported = port(STEERED)
     assert "dl.average(np.mean(window[-20:])) < 0.1:" in ported.text

@@ -1,4 +1,4 @@
-"""Counts of a rank's own samples: one by one under a test, by masks, in functions of the script and outside of them."""
+"""Counts of local samples: one by one under a test, by masks, in functions of the script and outside of them."""
 
 import pytest
 from running import joined

@@ -310,7 +310,7 @@ for x, y in loader:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="a number with a rank's own random part sets the rate and ends the training: local, no doubt"
+    strict=True, reason="a number with a local random part sets the rate and ends the training: local, no doubt"
 )
 def test_what_decides_is_averaged_before_anything_else_takes_it():
     text = port(f"""from stopping import Stopper
@@ -648,7 +648,7 @@ def test_the_statistics_of_a_librarys_normalised_environment_are_doubted():
     wrapped = RUNNING.replace("MOVES", "pass").replace(
         "\nagent,", "\nenv = gym.wrappers.NormalizeObservation(env)\nagent,"
     )
-    assert [d.danger for d in port(wrapped).doubts if "a rank's own episodes" in d.why] == ["medium"]
+    assert [d.danger for d in port(wrapped).doubts if "local episodes" in d.why] == ["medium"]
 
 
 LATE = """

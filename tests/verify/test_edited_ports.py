@@ -1,4 +1,4 @@
-"""What people get wrong where they edit ports: data of each rank's own, counts divided twice; on traces by hand."""
+"""What people get wrong where they edit ports: data that are local, counts divided twice; on traces by hand."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from by_hand import epoch, event, optimizer, run, step
 from dlrun.verify.checks import data, metrics, rate, repeat
 from dlrun.verify.checks.contents import contents, made_otherwise
 from dlrun.verify.checks.coverage import coverage
+from dlrun.verify.checks.iterations import turns
 from dlrun.verify.checks.options import options
 from dlrun.verify.checks.same import same
 from dlrun.verify.checks.scaled import scaled
-from dlrun.verify.checks.turns import turns
 from dlrun.verify.trace import Event
 from dlrun.verify.tracer.conditions import TURNS
 

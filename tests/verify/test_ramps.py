@@ -11,8 +11,8 @@ from by_hand import epoch, event, optimizer, run, step
 
 from dlrun.verify import Job
 from dlrun.verify.checks import ramps, rate
+from dlrun.verify.checks.iterations import turns
 from dlrun.verify.checks.lengths import other_length
-from dlrun.verify.checks.turns import turns
 from dlrun.verify.longer import STEPS, to_the_end
 from dlrun.verify.trace import Event, Run
 from dlrun.verify.tracer.conditions import TURNS

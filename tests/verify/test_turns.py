@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from contextlib import nullcontext
 
+from dlrun.verify.tracer.iteration_seeds import Turns
 from dlrun.verify.tracer.recorder import Orders
-from dlrun.verify.tracer.turns import Turns
 
 
 class Recorder:

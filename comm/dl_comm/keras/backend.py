@@ -144,7 +144,7 @@ def _leaves(tree: Any) -> list[Any]:
 def variables_of(what: Any) -> list[Any]:
     """Return the variables that are one on all ranks: a model's and its optimizer's, or the list itself.
 
-    The states that stateful layers hand on are each rank's own.
+    The states that stateful layers hand on are local.
     """
     if isinstance(what, (list, tuple)):
         return list(what)

@@ -120,7 +120,7 @@ def _sequence(sequence: Any, rank: int, n: int, mine: int | None = None) -> Any:
     base: Any = _SEQUENCES[0]
     reading = {name: getattr(sequence, name) for name in options if hasattr(base, name)}
 
-    alike = Alike()  # a rank's own batches may have drawn more random numbers than another's, or less
+    alike = Alike()  # local batches may have drawn more random numbers than another's, or less
 
     class Share(base):  # type: ignore[misc]
         """Every n-th batch of a Sequence, which all ranks shuffle alike."""

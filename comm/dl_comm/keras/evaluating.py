@@ -125,7 +125,7 @@ class Evaluating:
             return None
         kind = kind_of(options)
         if kind.name == "arrays" and kind.batches == 1:
-            return None  # nothing to be shared: they may be each rank's own, as an agent's states
+            return None  # nothing to be shared: they may be local, as an agent's states
         why = reason(self._model, what) or kind.why or self._unknown(what, kind, options)
         asked = [
             pickle.loads(b)

@@ -76,7 +76,7 @@ def distribute(
     with its learning rate and steps. Raises ``ValueError`` where the loss is no mean over the samples, where a
     ``train_step`` of the script's own may make it anything, and for stateful models.
 
-    Else ``train_on_batch`` takes this rank's own batch, begins likewise, averages the statistics of BatchNormalization,
+    Else ``train_on_batch`` takes this rank's batch, begins likewise, averages the statistics of BatchNormalization,
     too, so that all ranks evaluate one model, and returns the means over the ranks of its losses.
 
     ``use_lars`` gives every layer of an SGD a rate of its own (see ``lars``). Only this instance changes, no class:

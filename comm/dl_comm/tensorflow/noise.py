@@ -14,7 +14,7 @@ def draw_apart(rank: int) -> None:
     """Let the random ops of graphs made from now on have seeds of this rank's; rank 0 keeps the script's.
 
     The seed of an op is fixed when the op is made, so ``reseed`` comes too late for a graph. Variables start from the
-    values of each rank's own ops, and from rank 0's after the broadcast. Orders stay alike: those of
+    values of ops of each rank, and from rank 0's after the broadcast. Orders stay alike: those of
     ``tf.random_shuffle``, of queues and of data sets are what ranks share the samples by.
     """
     from tensorflow.python.framework import random_seed

@@ -25,7 +25,7 @@ def init(alike: bool = True) -> None:
     Seeds that the script sets later replace them. Data sets shuffle alike on all ranks from here on, whatever their
     seeds (see ``shuffling``); random ops in the graphs of sessions draw apart (see ``noise``).
 
-    With ``alike=False`` random numbers and orders stay each rank's own, as those of processes are: for scripts that do
+    With ``alike=False`` random numbers and orders stay local, as those of processes are: for scripts that do
     not share the samples out by ``shard``, but let each rank shuffle all of them.
     """
     if not joins(__name__):

@@ -12,7 +12,7 @@ from dl_comm import _core
 
 
 def shuffle_alike(seed: int, seeded: bool) -> None:
-    """Let every data set made from now on take rank 0's seeds, also where the ranks' own seeds differ.
+    """Let every data set made from now on take rank 0's seeds, also where the ranks' seeds differ.
 
     In eager code rank 0's are broadcast when the data set is made, so making one is collective; in the graph of a
     session, where a data set without a seed would take one from the clock, all ranks draw it from ``seed``, which the

@@ -34,7 +34,7 @@ def init(alike: bool = True) -> None:
 
     And it gives all ranks rank 0's random numbers (``torch``'s on the CPU, NumPy's and those of ``random``): what an
     unseeded script draws from here on, as the split of its data, is one for all, until ``reseed()``. With
-    ``alike=False`` they stay each rank's own, as those of processes are.
+    ``alike=False`` they stay local, as those of processes are.
 
     Raises ``dl_comm.CommError`` when the launcher and the MPI library disagree on the ranks.
     """

@@ -192,15 +192,15 @@ class Facts(ScriptFacts):
 
     framework = "torch"
     local: Taint  # which values may differ between the ranks
-    unequal: Taint  # the same, and what depends on the clock, on chance, or on the numbers of a rank's own samples
+    unequal: Taint  # the same, and what depends on the clock, on chance, or on the numbers of local samples
     trained: Taint  # ... because they come from training batches
     steps: tuple[Step, ...] = ()
-    runs: tuple[cst.Call, ...] = ()  # of a session that do not train, and return what a rank's own samples make
+    runs: tuple[cst.Call, ...] = ()  # of a session that do not train, and return what local samples make
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()
     states: tuple[cst.CSTNode, ...] = ()  # what hands a hidden state from batch to batch: assignments, models' calls
     carries: tuple[cst.CSTNode, ...] = ()  # of these, those in loops over batches that are sharded
-    lengths: tuple[cst.Call, ...] = ()  # calls of len() of a loader, whole elsewhere, that count a rank's own batches
+    lengths: tuple[cst.Call, ...] = ()  # calls of len() of a loader, whole elsewhere, that count local batches
     sampled: tuple[cst.CSTNode, ...] = ()  # what loops run over, and what next() or chance draws for a step
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     orders: tuple[tuple[cst.Call, bool], ...] = ()  # splits and orders drawn after training began; whether it goes on
@@ -218,7 +218,7 @@ class Facts(ScriptFacts):
     parts: tuple[cst.CSTNode, ...] = ()  # loops within a training step, that compute its loss or go through its samples
     counted: tuple[
         tuple[cst.CSTNode, cst.BaseExpression | None], ...
-    ] = ()  # those whose turns draw a batch; their range
+    ] = ()  # those whose iterations draw a batch; their range
     by_hand: tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...] = ()  # updates by hand, their rates
     full_batch: bool = False  # each step sees all samples: the global batch does not grow with the ranks
     episodes: bool = False  # each rank plays an environment of its own, through all the loops

@@ -1,4 +1,4 @@
-"""Runs of a session that do not train, and see what is a rank's own: they return values of its samples alone."""
+"""Runs of a session that do not train, and see what is local: they return values of its samples alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dlrun.port.facts.numbers.fetches import fetched, parts
 from dlrun.port.facts.numbers.scalars import Scalars
 from dlrun.port.facts.taint import Taint
 from dlrun.port.facts.updates.session import SessionGradients
-from dlrun.port.feeds import own
+from dlrun.port.feeds import local_samples
 from dlrun.port.feeds.tensorflow import SessionFeeds
 from dlrun.port.program.script import walk
 
@@ -54,7 +54,7 @@ class Evaluations:
         return call.func.attr.value == "eval" and bool(named & {"feed_dict", "session"} or feeds or not call.args)
 
     def _samples(self, values: list[cst.BaseExpression]) -> Iterator[cst.CSTNode]:
-        """Yield what a rank's own samples come from: what the training loops make and feed, and what is cut."""
+        """Yield what local samples come from: what the training loops make and feed, and what is cut."""
         seen: set[cst.CSTNode] = set()
         todo: list[cst.CSTNode] = list(values)
         while todo:
@@ -71,7 +71,7 @@ class Evaluations:
                     yield binding.value.args[0].value if counted else binding.value  # type: ignore[attr-defined]
             if self._in_loop(value) and not names and isinstance(value, cst.Call):
                 yield value  # {z: sample(64)}
-        yield from own.cut(self.feeds)
+        yield from local_samples.cut(self.feeds)
         for feed in self.feeds.found.values():
             yield from feed.picks if feed.how in ("arrays", "positions") else self._there(feed)
 

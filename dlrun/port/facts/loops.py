@@ -57,7 +57,7 @@ class Loops:
     def drawing(self) -> list[cst.For | cst.While]:
         """Return the loops that train by what they draw from: ``for loss in train(model):``, where train() yields.
 
-        They make the turns of the loop that yields, be it over batches or epochs.
+        They make the iterations of the loop that yields, be it over batches or epochs.
         """
         loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and not self.gradients.runs_step(n.body)]
         turns = {n: (b for b in self.flow.bodies(n.body, drawn=True) if b is not n.body) for n in loops}
@@ -71,7 +71,7 @@ class Loops:
 
     @cached_property
     def asking(self) -> list[cst.For | cst.While]:
-        """Return the loops each turn of which is a step that they ask for with ``next()``, of what they draw from."""
+        """Return the loops whose iterations are steps that they ask for with ``next()``, of what they draw from."""
         bodies = {n: self.flow.bodies(n.body, drawn=True) for n in self.drawing if not self.flow.drawn(n)}
         return [n for n in bodies if not any(self.script.inside(t, b) for t in self.turning for b in bodies[n])]
 

@@ -135,7 +135,7 @@ class Spread:
             b
             for b in bindings
             if (b in above and order[b.node] >= order[last.node]) or any(inside(b.node, up) for up in loops)
-        ]  # h = cell(x[t], h): from one turn to the next
+        ]  # h = cell(x[t], h): from one iteration to the next
         if any(b.how != "assign" for b in found):
             return None
         return [value for b in found for value in self._values(b)]
@@ -218,7 +218,7 @@ class Spread:
             return None
         if value is not None and at == "each" and self._counts(value):
             if binding.path[1:2] != (1,):
-                return None  # the number of the turn
+                return None  # the number of the iteration
             if isinstance(value, cst.Call) and self._enumerates(value):
                 if isinstance(value.func, cst.Attribute) and numbered(value):
                     return value.func.value

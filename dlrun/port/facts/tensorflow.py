@@ -14,12 +14,12 @@ from dlrun.port.facts.evaluated import Evaluations
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.models.keras_models import beside_loops
 from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.outermost_loops import Tops
 from dlrun.port.facts.taint import Taint, chances, made_of
-from dlrun.port.facts.tops import Tops
 from dlrun.port.facts.updates.estimators import Estimators
 from dlrun.port.facts.updates.session import SESSIONS, SessionGradients, runs_session
 from dlrun.port.facts.updates.tape import TapeGradients
-from dlrun.port.feeds import Feeds, global_batches, own
+from dlrun.port.feeds import Feeds, global_batches, local_samples
 from dlrun.port.feeds.evaluations import evaluations
 from dlrun.port.feeds.tensorflow import SessionFeeds, TapeFeeds
 from dlrun.port.program.flow import Flow
@@ -183,7 +183,7 @@ def gather(
     optimizers = {o.node: None for _, opt in gradients.builders for o in flow.origins(opt) if o.node not in updates}
     local = _forwards(gradients, loops, everywhere=True)
     estimators = Estimators(script, flow, kinds) if style == "estimator" else None
-    samples = [*own.samples(feeds)] if isinstance(feeds, TapeFeeds) else []
+    samples = [*local_samples.samples(feeds)] if isinstance(feeds, TapeFeeds) else []
     runs: tuple[cst.Call, ...] = ()
     if isinstance(gradients, SessionGradients) and isinstance(feeds, SessionFeeds) and loops is not None:
         runs = Evaluations(gradients, loops, feeds).found()
@@ -253,7 +253,7 @@ def _trained(gradients: TapeGradients, loops: Loops | None, made: Iterable[cst.C
 
 
 def _forwards(gradients: TapeGradients, loops: Loops | None, everywhere: bool) -> list[cst.CSTNode]:
-    """Return the calls that compute a rank's own values: models, losses, metrics that see training batches, runs."""
+    """Return the calls that compute local values: models, losses, metrics that see training batches, runs."""
     script, kinds = gradients.script, gradients.kinds
 
     def here(node: cst.CSTNode) -> bool:

@@ -101,14 +101,14 @@ class Feeds(Sources, FullBatches):
         )
 
     def ranges(self) -> tuple[tuple[cst.CSTNode, cst.BaseExpression | None], ...]:
-        """Return the loops that draw a batch a turn, with what those with ``for`` count."""
+        """Return the loops that draw a batch an iteration, with what those with ``for`` count."""
         counted = (*self.counted, *self.loops.asking)
         return tuple((x, self.iterated.of(x) if isinstance(x, cst.For) else None) for x in counted)
 
     # -- loops over something -----------------------------------------------------------------------------------
 
     numbered: cst.CSTNode | None = None  # samples picked by the number of a batch, which each rank counts for itself
-    unfed: cst.CSTNode | None = None  # a loop that takes the same samples in every turn, beside others that are fed
+    unfed: cst.CSTNode | None = None  # a loop that takes the same samples in all iterations, beside others that are fed
 
     def _of_loop(self, loop: cst.For | cst.While) -> None:
         self._at = loop
@@ -147,7 +147,7 @@ class Feeds(Sources, FullBatches):
                 self.found.setdefault(call.func, Feed(call.func, "turns"))
 
     def _drawn(self, loop: cst.For | cst.While) -> list[tuple[cst.Call, cst.BaseExpression]]:
-        """Return the calls by which a turn of ``loop`` draws what may be samples from iterators, each with its own."""
+        """Return the calls by which an iteration of ``loop`` draws what may be samples, each from its iterator."""
         found = [(c, self.draws.advanced(c)) for c in self.draws.reached(loop.body)]
         return [
             (c, given)
@@ -203,12 +203,12 @@ class Feeds(Sources, FullBatches):
             self._feed(self.iterated.source(given), innermost=innermost)
 
     def _is_part(self, loop: cst.For | cst.While, drawn: list[cst.For | cst.While]) -> bool:
-        """Tell whether each turn of another loop, of 1/n of the turns, runs ``loop`` whole: a critic's five updates."""
+        """Tell whether each iteration of another, divided loop runs ``loop`` whole: a critic's five updates."""
         outer = [us[us.index(loop) + 1 :] for _, us in self.loops.nests if loop in us]
         return bool(outer) and all(any(u in drawn or self._is_dealt(u) for u in us) for us in outer)
 
     def _unfed(self, loop: cst.For | cst.While) -> Wholes | None:
-        """Return the arrays that ``loop`` takes whole in every turn, where no loop around it shards others."""
+        """Return the arrays that ``loop`` takes whole in every iteration, where no loop around it shards others."""
         if loop in self.counted or self._is_dealt(loop) or self._is_part(loop, self.counted):
             return None
         if isinstance(loop, cst.While) or not self.iterated.counts(self.iterated.of(loop)):

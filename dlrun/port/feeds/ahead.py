@@ -1,4 +1,4 @@
-"""Batches that are drawn before a loop and drawn anew in it: ``x, y = get_batch()``, at the end of every turn, too."""
+"""Batches that are drawn before a loop, and anew at the end of its iterations: ``x, y = get_batch()``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATEMENTS = (cst.Assign, cst.AnnAssign, cst.Expr)
 
 
 def drawn_ahead(feeds: Feeds) -> Iterator[tuple[cst.CSTNode, bool]]:
-    """Yield the statements that draw at random, before a training loop, what its first turns train on.
+    """Yield the statements that draw at random, before a training loop, what its first iterations train on.
 
     And whether something between them and the loop draws what is no batch, and maybe the same for all ranks.
     """

@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.facts.loops import Loops
 from dlrun.port.feeds.iterated import Iterated
 
-# What loops are called whose turns are whole trainings, or parts of one that is long.
+# What loops are called whose iterations are whole trainings, or parts of one that is long.
 _STAGES = re.compile(r"epoch|fold|run|trial|repeat|task|stage|seed|phase", re.IGNORECASE)
 _MOST_TURNS = 20  # of one network before another's turn comes
 _Loop = cst.For | cst.While
@@ -29,19 +29,19 @@ def in_turns(loops: Loops, iterated: Iterated, drawn: list[_Loop]) -> list[_Loop
 
 
 def is_part(loops: Loops, iterated: Iterated, loop: _Loop, around: _Loop | None) -> bool:
-    """Tell whether ``loop`` makes the few updates that one turn of ``around``, which is no epoch, takes."""
+    """Tell whether ``loop`` makes the few updates that one iteration of ``around``, which is no epoch, takes."""
     short = isinstance(loop, cst.For) and not _is_long(iterated, loop)
     return around is not None and short and not _is_stage(loops, around)
 
 
 def _is_stage(loops: Loops, loop: _Loop) -> bool:
-    """Tell whether each turn of ``loop`` is a training by itself, or an epoch, as what it counts is called."""
+    """Tell whether each iteration of ``loop`` is a training by itself, or an epoch, as what it counts is called."""
     header = (loop.target, loop.iter) if isinstance(loop, cst.For) else (loop.test,)
     return any(_STAGES.search(loops.script.code(node)) for node in header)
 
 
 def _is_long(iterated: Iterated, loop: cst.For) -> bool:
-    """Tell whether ``loop`` is known to make more turns than one network has before another's turn."""
+    """Tell whether ``loop`` is known to make more iterations than one network has before another's turn."""
     call = iterated.of(loop)
     bounds = [a.value for a in call.args] if isinstance(call, cst.Call) else []
     found = [o.node for bound in bounds for o in iterated.flow.origins(bound)]

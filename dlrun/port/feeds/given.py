@@ -1,4 +1,4 @@
-"""What the turns of a training loop give to a model, to a loss, or to a session."""
+"""What the iterations of a training loop give to a model, to a loss, or to a session."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Iterated:
         return pairs or self.counts(node)
 
     def lists(self, loop: cst.CSTNode) -> bool:
-        """Tell whether ``loop`` runs over what is written out, a turn for each kind of batch: ``in ("a", "b")``."""
+        """Tell whether ``loop`` runs over what is written out, one iteration a kind of batch: ``in ("a", "b")``."""
         made = [o.node for o in self.flow.origins(self.of(loop))] if isinstance(loop, cst.For) else []
         return bool(made) and all(
             isinstance(n, (cst.List, cst.Tuple))

@@ -21,8 +21,8 @@ from dlrun.port.steps.counts import keras_annealing, keras_schedules, moving
 from dlrun.port.steps.counts.bounds import sources
 from dlrun.port.steps.counts.keras_loops import bound, turns
 from dlrun.port.steps.gradients import keras_doubts
-from dlrun.port.steps.metrics import coupled, own_variables, quotients
-from dlrun.port.steps.metrics.apart import own_generators
+from dlrun.port.steps.metrics import coupled, local_variables, quotients
+from dlrun.port.steps.metrics.divergence import own_generators
 from dlrun.port.steps.rate import callback_rates, recipe, schedules
 from dlrun.port.steps.shard import alike, order, unseeded
 from dlrun.port.steps.shard import shard as torch_shard
@@ -63,7 +63,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         model.fit(x, y)
     """
     callbacks = recipe.callbacks(facts)
-    played = any(plays(facts.kinds, node) for node in facts.script.of(cst.Assign))  # predict() is each rank's own there
+    played = any(plays(facts.kinds, node) for node in facts.script.of(cst.Assign))  # predict() is local there
     if facts.options.lars:
         yield recipe.unsuited(facts, [*facts.compiled, *facts.loaded][0][0])
     for node, model in (*facts.compiled, *facts.loaded):
@@ -108,7 +108,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from keras_doubts.by_itself(facts)
     yield from coupled.both(facts)
     yield from quotients.tensorflow(facts)
-    yield from own_variables.keras(facts)
+    yield from local_variables.keras(facts)
     yield from _loops(facts)
 
 
@@ -147,7 +147,7 @@ def _loops(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     own = {facts.script.outermost_loop(node): None for node in (*(loop.body for loop in facts.dealt), *facts.iterated)}
     for loop in own:
         if loop is not None and loop not in facts.loops:
-            yield Edit(loop, "noise is each rank's own", before=statements("keras/reseed", dl=facts.alias))
+            yield Edit(loop, "noise is local", before=statements("keras/reseed", dl=facts.alias))
     lines: set[cst.CSTNode] = set()
     for call in facts.orders if own else ():
         yield from alike.drawn(facts, call, lines)
@@ -189,7 +189,7 @@ def _shared(dl: str, ends: bool, node: cst.BaseExpression) -> cst.BaseExpression
 
 
 def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
-    """Divide the loops that draw one batch a turn, and schedules' steps; fit() divides steps_per_epoch by itself.
+    """Divide the loops that draw one batch an iteration, and schedules' steps; fit() divides steps_per_epoch by itself.
 
     Before:
         model.compile(opt)

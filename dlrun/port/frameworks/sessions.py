@@ -17,7 +17,7 @@ from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts import bounds, takes
 from dlrun.port.steps.counts.counts import is_own
-from dlrun.port.steps.counts.so_far import steps_so_far
+from dlrun.port.steps.counts.update_counts import steps_so_far
 
 _PARTS = (cst.Modulo, cst.Divide, cst.FloorDivide)
 
@@ -71,14 +71,14 @@ def _epochs(facts: TensorFlowFacts, count: cst.BaseExpression) -> Iterator[cst.B
 
 
 def resumed(facts: TensorFlowFacts) -> Iterator[Edit]:
-    """Yield what finds where a run goes on from the steps that it has counted, a rank's own: of a data set, and
+    """Yield what finds where a run goes on from the steps that it has counted, which are local: of a data set, and
     the epoch and the batch.
 
     ``start = int(step / batches)`` before ``for epoch in range(start, epochs):`` and, in it, ``range(begin, batches)``.
     """
     code, dl = facts.script.code, facts.alias
     dealt = [feed.node for feed in facts.feeds if feed.how in ("positions", "indices")]
-    why = "a run that goes on has counted a rank's own steps"
+    why = "a run that goes on has counted local steps"
     for loop in facts.loops:
         outer = next((up for up in facts.script.above(loop) if up in facts.loops), None)
         ranges = [up.iter for up in (loop, outer) if isinstance(up, cst.For) and isinstance(up.iter, cst.Call)]
@@ -121,7 +121,7 @@ def shares(facts: TensorFlowFacts) -> Iterator[Doubt]:
 
 
 def logged(facts: TensorFlowFacts) -> Iterator[Doubt]:
-    """Yield a doubt where a hook logs, or a summary holds, what a rank's own session computed."""
+    """Yield a doubt where a hook logs, or a summary holds, what a local session computed."""
     for call in facts.script.calls if not facts.full_batch else ():
         if calls_method(call, "add_summary") and call.args and _is_own(facts, call.args[0].value):
             yield Doubt(

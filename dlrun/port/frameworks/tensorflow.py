@@ -16,24 +16,24 @@ from dlrun.port.placement import torch as placement
 from dlrun.port.program.script import argument, dotted
 from dlrun.port.steps.broadcast import broadcast as torch_broadcast
 from dlrun.port.steps.broadcast import session_start
-from dlrun.port.steps.counts import keras_cadences, keras_schedules, moving, own_schedules
+from dlrun.port.steps.counts import keras_cadences, keras_schedules, moving, script_schedules
 from dlrun.port.steps.counts.counters import attributes, counters, variables
-from dlrun.port.steps.counts.so_far import steps_so_far
 from dlrun.port.steps.counts.step_rates import StepRates
 from dlrun.port.steps.counts.steps import at_times
+from dlrun.port.steps.counts.update_counts import steps_so_far
 from dlrun.port.steps.finish import finish as torch_finish
 from dlrun.port.steps.gradients import fitted, meeting, searches
 from dlrun.port.steps.metrics import (
     annealing,
-    apart,
     coupled,
-    own_variables,
-    played,
+    divergence,
+    environments,
+    local_variables,
     quotients,
     ramps,
     statistics_tensorflow,
 )
-from dlrun.port.steps.rate import keras_rate, own_rates, recipe, schedules
+from dlrun.port.steps.rate import group_rates, keras_rate, recipe, schedules
 from dlrun.port.steps.shard import generators, global_batches, whole
 from dlrun.port.steps.shard import shard as torch_shard
 from dlrun.port.steps.start import devices
@@ -195,11 +195,11 @@ def rate(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from keras_rate.constructors(facts, facts.optimizers)
     yield from keras_rate.assigned(facts)
     yield from keras_rate.resets(facts)
-    yield from own_rates.by_hand(facts)
+    yield from group_rates.by_hand(facts)
 
 
 def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
-    """Divide the bounds of loops that draw one batch a turn.
+    """Divide the bounds of loops that draw one batch an iteration.
 
     Before:
         batches = iter(tf.data.Dataset.from_tensor_slices(x).repeat().batch(8))
@@ -219,11 +219,11 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """
     if facts.keeps_steps:
         return
-    yield from (divided := own_schedules.once(facts, schedules.counts(facts, facts.optimizers)))
+    yield from (divided := script_schedules.once(facts, schedules.counts(facts, facts.optimizers)))
     done = {edit.node for edit in divided}
     if facts.style == "estimator":
         yield from estimator.steps(facts)
-        yield from own_schedules.tensorflow(facts, done)
+        yield from script_schedules.tensorflow(facts, done)
         return
     for node, why in sessions.divided(facts):
         if node not in done:
@@ -232,7 +232,7 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from sessions.resumed(facts)
     yield from at_times(facts, {*counters(facts), *attributes(facts), *variables(facts)}, done)
     yield from keras_cadences.shown(facts, keras_schedules.batches(facts))
-    yield from own_schedules.tensorflow(facts, done)
+    yield from script_schedules.tensorflow(facts, done)
     yield from moving.by_hand(facts, StepRates(facts, steps_so_far(facts), done), done)
     for call in facts.script.calls:
         if plain(facts.script.name_of(call.func)).endswith("StopAtStepHook"):
@@ -272,20 +272,20 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
         yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
-        yield from own_variables.tensorflow(facts)
+        yield from local_variables.tensorflow(facts)
         return
-    if played.uneven(facts) is None:  # else the ranks do not come to the same places together
+    if environments.uneven(facts) is None:  # else the ranks do not come to the same places together
         yield from placement.numbers(facts)
     yield from statistics_tensorflow.tape(facts)
     yield from statistics_tensorflow.session(facts)
     divided = {edit.node for edit in steps(facts) if isinstance(edit, Edit)}
     yield from annealing.tensorflow(facts, divided)
     yield from ramps.tensorflow(facts, divided)
-    yield from played.torch(facts)
-    for found in own_variables.tensorflow(facts):
+    yield from environments.torch(facts)
+    for found in local_variables.tensorflow(facts):
         if facts.style != "tape" or not placement.is_reduced(facts, found.node):
             yield found
-    yield from list(apart.generators(facts))[:1]
+    yield from list(divergence.generators(facts))[:1]
 
 
 def finish(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

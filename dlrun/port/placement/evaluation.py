@@ -39,13 +39,13 @@ def evaluations(facts: Facts) -> Evaluations:
     """Return which evaluations can be shared: tried, until none is left that cannot."""
     from dlrun.port.frameworks import tensorflow
     from dlrun.port.steps.counts import steps
-    from dlrun.port.steps.metrics import played, weights
+    from dlrun.port.steps.metrics import environments, weights
 
     found = tensorflow.steps(facts) if isinstance(facts, TensorFlowFacts) else steps.torch(facts)
     edits = [e for e in (*found, *weights.torch(facts)) if isinstance(e, Edit)]
     shared = (
         []
-        if facts.options.evaluate == "whole" or facts.keeps_steps or played.uneven(facts) is not None
+        if facts.options.evaluate == "whole" or facts.keeps_steps or environments.uneven(facts) is not None
         else list(facts.evaluations)
     )
     whole: dict[Evaluation, str] = {}

@@ -37,7 +37,7 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
 
     ``shared`` are the evaluations whose batches are sharded as they are.
     """
-    from dlrun.port.steps.counts.so_far import steps_so_far
+    from dlrun.port.steps.counts.update_counts import steps_so_far
     from dlrun.port.steps.metrics import annealing
     from dlrun.port.steps.shard.full import partial_sums
 

@@ -17,9 +17,9 @@ from dlrun.port.placement.shown import Shown
 from dlrun.port.placement.values import Kind
 from dlrun.port.program.script import dotted, walk
 from dlrun.port.steps.counts.counters import runs_inside
-from dlrun.port.steps.metrics.apart import chosen
-from dlrun.port.steps.metrics.moved import is_same, tensor_of
-from dlrun.port.steps.metrics.own_states import runs_in
+from dlrun.port.steps.metrics.divergence import chosen
+from dlrun.port.steps.metrics.in_place import is_same, tensor_of
+from dlrun.port.steps.metrics.local_states import runs_in
 from dlrun.port.steps.metrics.queues import fills, of_its_own
 from dlrun.port.steps.shard.redrawn import CHANGES, is_weight
 
@@ -124,7 +124,7 @@ class Steered:
             return
         mean = f"{dl}.average({self.script.code(value)})"
         write = mean if isinstance(node, cst.Call) else f"{name} = {dl}.average({name})"
-        why = f"{name}, which weighs later losses, is made of this rank's own samples"
+        why = f"{name}, which weighs later losses, is made of local samples"
         yield Doubt(node, why, "high", f"{write} where all ranks come to it")
 
     def _fed(self) -> Iterator[Edit]:
@@ -224,7 +224,7 @@ def _deals(facts: Facts, value: cst.BaseExpression) -> bool:
 
 
 def _is_handed_on(facts: Facts, box: cst.BaseExpression) -> bool:
-    """Tell whether ``box`` is the hidden state of a rank's own stretch: ``state = detach(state)``."""
+    """Tell whether ``box`` is the hidden state of a local stretch: ``state = detach(state)``."""
     made = (n.targets[0].target for n in facts.states if isinstance(n, cst.Assign))
     return any(is_same(facts, n, box) for target in made for n in walk(target) if isinstance(n, cst.Name))
 

@@ -78,9 +78,9 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
 
 def is_reduced(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether what ``node`` changes is reduced behind the loop that changes it."""
-    from dlrun.port.steps.metrics import played
+    from dlrun.port.steps.metrics import environments
 
-    if played.uneven(facts) is not None:
+    if environments.uneven(facts) is not None:
         return False
     run = interpreted(facts)
     names = {n.value for n in walk(node) if isinstance(n, cst.Name)}

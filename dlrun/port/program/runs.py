@@ -16,7 +16,7 @@ _NEXT = ("send", "__next__")
 
 
 class Runs(Attributes, ABC):
-    """Answers what a node of the program runs: bodies of functions, and turns of generators."""
+    """Answers what a node of the program runs: bodies of functions, and iterations of generators."""
 
     _busy: dict[object, int]  # the variables that are being followed
 

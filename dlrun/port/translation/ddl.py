@@ -71,7 +71,7 @@ LIBRARY = Library(
     name="IBM DDL",
     modules={"ddl": "tensorflow"},
     rules={
-        "init": Rule("init", "join the other ranks; their random numbers stay each rank's own"),
+        "init": Rule("init", "join the other ranks; their random numbers stay local"),
         "size": Rule("size", "how many ranks there are"),
         "rank": Rule("rank", "which rank this is"),
         "local_rank": Rule(gpus.local_rank, "which rank of its node this is, or its GPU"),

@@ -160,7 +160,7 @@ LIBRARY = Library(
     name="Horovod",
     modules=_MODULES,
     rules={
-        "init": Rule("init", "join the other ranks; their random numbers stay each rank's own"),
+        "init": Rule("init", "join the other ranks; their random numbers stay local"),
         "shutdown": Rule("finalize", "leave together", step="finish"),
         "size": Rule("size", "how many ranks there are"),
         "rank": Rule("rank", "which rank this is"),

@@ -14,7 +14,7 @@ HOW = {"accumulated": "each rank computes it on and on from its own samples", "r
 def carried(run: Run, name: str, cause: str = "") -> Check | None:
     """Return a check that failed because a loss has in it what a rank made of its own samples in earlier steps.
 
-    ``cause``: the failed check that explains a difference. A hidden state that a model is given is each rank's own, as
+    ``cause``: the failed check that explains a difference. A hidden state that a model is given is local, as
     its samples are; so is all where the ranks go through stretches of a stream.
     """
     if any(run.root.returns("stretch")):

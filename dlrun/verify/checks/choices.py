@@ -59,7 +59,7 @@ def _plain(uses: list[Use]) -> list[tuple[float, str]]:
 
 
 def _operands(trace: Trace) -> dict[Key, list[Use]]:
-    """Return the values of each operand, with a hash of batch norm's statistics at that time, and the turn."""
+    """Return the values of each operand, with a hash of batch norm's statistics at that time, and the iteration."""
     found: dict[Key, list[Use]] = defaultdict(list)
     for turn, event in enumerate(trace.all("choice")):
         for name, value in event["values"].items():

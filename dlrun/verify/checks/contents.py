@@ -81,7 +81,7 @@ def _draw_alike(traces: Sequence[Trace]) -> bool:
 
 
 def own_samples(run: Run, first: Sequence[Epoch], name: str) -> Check | None:
-    """Judge data sets that are each rank's own, such as episodes that it plays; None of others."""
+    """Judge data sets that are local, such as episodes that it plays; None of others."""
     if not _of_their_own(run.traces, first):
         return None
     where = first[0].at

@@ -201,7 +201,7 @@ def _without_loader(identity: Run, run: Run) -> Check:
         seeds = _same_draws(run)
         finding = f"all {len(own)} ranks compute the same gradients in every step: they work on the same samples"
         todo = "draw batches after dl.reseed(), or share the data with dl.shard(x); a generator of the script's own "
-        todo += "needs dl.reseed(generator), or a seed of each rank's own: seed + dl.get_rank()"
+        todo += "needs dl.reseed(generator), or a seed for each rank: seed + dl.get_rank()"
         where = run.root.steps[0].at
         return failed(NAME, finding, todo, "equal-seeds" if seeds else "unsharded-loader", where=where)
     unknown = "no DataLoader shards what is trained on: the ranks' samples differ, what they cover is not known"

@@ -160,7 +160,7 @@ def _laid_across(along: Given, across: Given) -> bool:
 
 
 def _by_step(steps: tuple[Step, ...], optimizer: int, axis: str) -> list[dict[str, list[int]]]:
-    """Return the rows of each input of each step of an optimizer, by name and by turn within the step."""
+    """Return the rows of each input of each step of an optimizer, by name and by iteration within the step."""
     found: list[dict[str, list[int]]] = []
     for step in (step for step in steps if step.optimizer == optimizer):
         rows: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Did each update use the mean of the ranks' own gradients?"""
+"""Did each update use the mean of the local gradients?"""
 
 from __future__ import annotations
 

@@ -57,12 +57,12 @@ def held(run: Run, cause: str = "") -> Check:
 
 
 def _own(run: Run, apart: list[Difference]) -> str:
-    """Say which statistics and memories are each rank's own, and what becomes of them in files."""
+    """Say which statistics and memories are local, and what becomes of them in files."""
     said = []
     for kind, what in OWN.items():
         if mine := [difference for difference in apart if difference[1] == kind]:
             name, _, rank, size = max(mine, key=lambda difference: difference[3])
-            said.append(f"{len(mine)} {what} each rank's own ({name} differs by {size:.1e} on rank {rank})")
+            said.append(f"{len(mine)} {what} local ({name} differs by {size:.1e} on rank {rank})")
     told = ", ".join(said)
     saved = _apart(saves) if all(saves := [trace.last("saved") for trace in run.traces]) else None  # type: ignore[arg-type]
     if saved is None:

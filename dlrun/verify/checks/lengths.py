@@ -175,7 +175,7 @@ def counts_fewer(run: Run) -> bool:
 
 
 def fewer_turns(serial: Run, run: Run) -> bool:
-    """Whether loops of steps are known to have fewer turns, or epochs fewer batches."""
+    """Whether loops of steps are known to have fewer iterations, or epochs fewer batches."""
     before, now = (math.prod(loop["values"][TURNS] for loop in loops(trace)) for trace in (serial.root, run.root))
     if now < before and len(loops(serial.root)) == len(loops(run.root)):
         return True

@@ -79,6 +79,6 @@ def _seen(trace: Trace) -> set[str]:
 
 def _own(event: Event, rank: int) -> Check:
     what = "a model is evaluated" if event.kind == "evaluated" else "what is saved of a model goes"
-    finding = f"{what} with batch norm's statistics of each rank's own samples: 1/n of the serial script's"
+    finding = f"{what} with batch norm's statistics of local samples: 1/n of the serial script's"
     todo = "dl.average(model) before it, on all ranks"
     return failed(NAME, finding, todo, "statistics-differ", where=event.at, rank=rank)

@@ -151,7 +151,7 @@ def _given(trace: Trace) -> Iterator[str]:
 
 
 def paired(ones: Sequence[Number], twos: Sequence[Number], fewer: int) -> list[tuple[int, Number, Number]]:
-    """Return (turn, serial, port's) of the numbers that are shown after the same batches, in turn.
+    """Return (iteration, serial, port's) of the numbers that are shown after the same batches, in turn.
 
     Of a port that shows fewer each has one beside it, or they are others.
     """

@@ -98,7 +98,7 @@ def _judged(one: Shown, mine: Shown, run: Run) -> Check:
     averaged = next((event for event in means if math.isclose(event["mean"], y, rel_tol=1e-3)), None)
     if averaged is not None and averaged["local"] != averaged["mean"]:
         return failed(NAME, f"{said}: a mean of the ranks' means", both, "metric-mean-of-means", where=averaged.at)
-    padding = 0 < counts_of(run)[1] < n  # more are the numbers of samples in each rank's own part
+    padding = 0 < counts_of(run)[1] < n  # more are the numbers of samples in each local part
     if x and abs(y / x - 1) < NEARLY and padding and any(run.root.returns("total")):
         return counted_twice(run, said, mine.at)
     finding = f"{said}: each rank evaluates a part of its own, and this is not made of all parts"

@@ -174,10 +174,11 @@ def _until(trace: Trace, number: int) -> list[Event]:
 
 
 def _other_turns(serial: Trace, trace: Trace) -> tuple[str, str, str, str] | None:
-    """Return (finding, todo, fault, line) where a loop of steps has another number of turns; None where none has."""
+    """Return (finding, todo, fault, line) where a loop of steps makes other numbers of iterations, or None."""
     for a, b in zip(loops(serial), loops(trace), strict=False):
         if a["values"][TURNS] != b["values"][TURNS]:
-            finding = f"{b['what']} makes {b['values'][TURNS]:g} turns, {a['values'][TURNS]:g} in the serial script"
+            made, serial = b["values"][TURNS], a["values"][TURNS]
+            finding = f"{b['what']} makes {made:g} iterations, {serial:g} in the serial script"
             return finding, "go through as many on 1 rank as the serial script", "other-steps", b.at
     return None
 

@@ -9,7 +9,7 @@ NAME = "shards"
 
 
 def stretches(run: Run) -> Check | None:
-    """Judge the calls of dl.stretch(): each rank's own, as long as the others', of the same data; None without any."""
+    """Judge the calls of dl.stretch(): local, as long as the others', of the same data; None without any."""
     calls = [[call for call in trace.returns("stretch") if "length" in call.facts] for trace in run.traces]
     if not all(calls):
         return None

@@ -24,9 +24,9 @@ from dlrun.verify.tracer.syntax import Loop, callee, inside
 from dlrun.verify.tracer.told import Whole
 
 WATCH = "__dlrun_watch__"
-TURNS = "the number of turns"  # of a loop through a range
+TURNS = "the number of iterations"  # of a loop through a range
 REACHED = "reached"  # a statement that shows or saves
-SINGLE = "single"  # a decision: a loop each turn of which is a step
+SINGLE = "single"  # a decision: a loop each iteration of which is a step
 # What all ranks have alike, whatever it is made of.
 SHARED = {"average", "broadcast", "total", "maximum", "minimum", "gather", "agree", "any_rank", "all_ranks"}
 COLLECTIVE = SHARED | {"gradients", "barrier", "shard", "load"}

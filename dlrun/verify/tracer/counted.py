@@ -38,7 +38,7 @@ def carried_in(source: str) -> dict[int, Carried]:
             kept = {**attributes, **{name: made[name] for name in outer & made.keys()}}
             made = {**made, **attributes}
         else:
-            anew = names_in(place.target) if isinstance(place, ast.For) else set()  # in every turn
+            anew = names_in(place.target) if isinstance(place, ast.For) else set()  # in every iteration
             kept = {name: lines for name, lines in made.items() if name not in anew}
         for call in nodes:
             if isinstance(call, ast.Call) and (loss := _loss(call)) is not None:

@@ -1,7 +1,7 @@
 """What follows a loop through batches is reached: an evaluation, a plateau, what is saved.
 
 An epoch over a DataLoader is cut short by ``loaders``. One that the script goes through by itself, by numbers or
-slices, has more turns than a run makes steps; so it ends when all steps are made, and the script goes on to its next
+slices, has more iterations than a run makes steps: it ends when all steps are made, and the script goes on to its next
 backward.
 """
 
@@ -35,7 +35,7 @@ def batched(tree: ast.Module, stepping: set[int]) -> set[int]:
 
 
 def counted(tree: ast.Module, stepping: set[int]) -> set[int]:
-    """Return the lines of the loops, of those ``stepping``, whose turns are single steps: none is in them, or called.
+    """Return the lines of the loops, of those ``stepping``, whose iterations are single steps: no loop is in them.
 
     As the one that counts the steps, and not the one through epochs around it.
     """
@@ -57,10 +57,10 @@ def counted(tree: ast.Module, stepping: set[int]) -> set[int]:
 
 
 def ended(recorder: Recorder, turns: Iterable[Any]) -> Iterator[Any]:
-    """Yield the turns of a loop, until all steps that are asked for are made and some of them in this loop.
+    """Yield the iterations of a loop, until all steps that are asked for are made and some of them in this loop.
 
-    The next turn is asked for all the same: a DataLoader ends its epoch then. Turns that make a model each, as those
-    of folds do, get as many steps each, while rounds of them are left.
+    The next iteration is begun all the same: a DataLoader ends its epoch then. Iterations that make a model each, as
+    those of folds do, get as many steps each, while rounds of them are left.
     """
     began, renews = recorder.steps, False
     for number, turn in enumerate(turns):

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dlrun.verify.tracer import workers
+from dlrun.verify.tracer.iteration_seeds import seed_for
 from dlrun.verify.tracer.loops import is_gone_through
 from dlrun.verify.tracer.randomness import Draws
 from dlrun.verify.tracer.recorder import UNCUT, Recorder, called_by_dl_comm
@@ -21,7 +22,6 @@ from dlrun.verify.tracer.serial_order import in_serial_order
 from dlrun.verify.tracer.shortened import alone, shorten
 from dlrun.verify.tracer.tensors import batch_digest, held_by, rows
 from dlrun.verify.tracer.totals import Totals
-from dlrun.verify.tracer.turns import seed_for
 
 ENDLESS = 10  # times the data set: a sampler that gives more indices has no epochs
 
@@ -50,7 +50,7 @@ class Loaders:
         self._makes: set[str] = set()  # the lines that make loaders which train
         self._noted: set[int] = set()  # data sets whose rows were
         self._latest: Epoch | None = None  # whose batch came last
-        # The iterators, by loader, whose batches came since the last backward, and those of the turn before.
+        # The iterators, by loader, whose batches came since the last backward, and those of the iteration before.
         self._since: dict[int, Any] = {}
         self._before: dict[int, Any] = {}
         self.local = 0  # samples in that batch, if it is one to train on
@@ -90,7 +90,7 @@ class Loaders:
         return in_serial_order(given, orders.uses[made]) if made < len(orders.uses) else given
 
     def shorten(self, loader: DataLoader[Any], made: int) -> None:
-        """Cut the loader that was made in this turn to a few batches, as the orders ask."""
+        """Cut the loader that was made in this iteration to a few batches, as the orders ask."""
         orders, line = self.recorder.orders, self.recorder.line
         if made in orders.training_loaders:
             self._makes.add(line)  # one for each epoch, say

@@ -38,7 +38,7 @@ IN_PLACE = ("bernoulli_", "exponential_", "log_normal_", "normal_", "random_", "
 
 
 class Noise:
-    """Draws what all ranks draw together, and keeps a rank's own. Draws of the data's order are left alone."""
+    """Draws what all ranks draw together, and keeps the local state. Draws of the data's order are left alone."""
 
     def __init__(self, recorder: Recorder, draws: Draws, loaders: Loaders) -> None:
         self._recorder, self._draws, self._loaders = recorder, draws, loaders

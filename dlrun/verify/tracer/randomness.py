@@ -126,7 +126,7 @@ def _note_seeding(
             seed = repr(given[0])[:40] if given else ""
             made += is_fixed
             if expected is not None and made > expected.get(generator, 0) and isinstance(given[0], Whole):
-                return getattr(module, "default_generator", None)  # of each rank's own: 1 rank goes on as it was
+                return getattr(module, "default_generator", None)  # the local one: 1 rank goes on as it was
             recorder.note("seed", generator=generator, fixed=is_fixed, seed=seed, late=late)
         with recorder.aside():
             return seeding(*args, **kwargs)

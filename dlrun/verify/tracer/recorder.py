@@ -55,7 +55,7 @@ class Orders:
     shares: int = 1  # ... of so many ranks
     tails: bool = False  # ... and leave loaders that train what n ranks do not share evenly
     turn: int = 0  # ... and so many of each n batches that are trained on come last
-    turn_steps: int = 0  # what no loader gives is drawn anew behind so many steps (see ``turns``); 0: left alone
+    turn_steps: int = 0  # what no loader gives is drawn anew behind so many (see ``iteration_seeds``); 0: left alone
     stride: int = 1  # ... of which the ranks take so many serial ones between them
     rounds: int = 1  # how often so many ``steps`` are made where a script goes on with a new model: the next fold
     training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards

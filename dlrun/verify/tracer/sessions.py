@@ -20,10 +20,10 @@ from tensorflow.python.framework import ops
 from dlrun.verify.tracer.arrays import array_note, batch_digest, samples
 from dlrun.verify.tracer.graphs import Graphs, Mean, Plan, Update, key, kind_of, seeds_of
 from dlrun.verify.tracer.importing import number_of
+from dlrun.verify.tracer.iteration_seeds import Turns
 from dlrun.verify.tracer.keras_options import options_of
 from dlrun.verify.tracer.randomness import states
 from dlrun.verify.tracer.recorder import Recorder
-from dlrun.verify.tracer.turns import Turns
 
 RUN = "Session.run"
 

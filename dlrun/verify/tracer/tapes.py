@@ -15,11 +15,11 @@ from dlrun.verify.tracer.counted import Counted
 from dlrun.verify.tracer.datasets import DataSets
 from dlrun.verify.tracer.graphs import Graphs
 from dlrun.verify.tracer.importing import number_of
+from dlrun.verify.tracer.iteration_seeds import Turns
 from dlrun.verify.tracer.keras_options import options_of, rate_of
 from dlrun.verify.tracer.quiet_keras import NOISE
 from dlrun.verify.tracer.randomness import Draws, states, watched_models
 from dlrun.verify.tracer.recorder import Recorder
-from dlrun.verify.tracer.turns import Turns
 
 READS = ("numpy", "random")  # generators that draw what a data set holds
 
@@ -45,7 +45,7 @@ class Tapes:
         self._made: dict[int, tuple[int, Any]] = {}  # gradient -> its variable's number
         self.computed: dict[int, Any] = {}  # by variable: its gradient, as the last tape computed it
         self._latest: list[tuple[int, Any]] = []  # the variables of the last tape, each with its number
-        self.moved: set[int] = set()  # models whose statistics a rank's own batches moved since they were averaged
+        self.moved: set[int] = set()  # models whose statistics local batches moved since they were averaged
         self._used: dict[str, Any] = {}  # the last statistics noted, by kind
         self._first: dict[int, tuple[Any, Any]] = {}  # variables with their values before the first update
 

@@ -19,6 +19,7 @@ from dlrun.verify.tracer import calls, compiler
 from dlrun.verify.tracer.by_hand import ByHand
 from dlrun.verify.tracer.counted import Counted
 from dlrun.verify.tracer.importing import changed, number_of
+from dlrun.verify.tracer.iteration_seeds import Turns
 from dlrun.verify.tracer.lineage import Lineage
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.options import base_rates, options_of
@@ -35,7 +36,6 @@ from dlrun.verify.tracer.tensors import (
     rows,
     tensor_note,
 )
-from dlrun.verify.tracer.turns import Turns
 from dlrun.verify.tracer.values import KEPT, kind_of
 
 NOISE = (nn.modules.dropout._DropoutNd, nn.RReLU)
@@ -56,7 +56,7 @@ class Training:
         self._parameters: dict[int, tuple[int, torch.Tensor]] = {}
         self._names: dict[int, str] = {}
         self._norms: dict[int, nn.Module] = {}
-        self.moved: set[int] = set()  # layers whose statistics a rank's own batches moved since they were averaged
+        self.moved: set[int] = set()  # layers whose statistics local batches moved since they were averaged
         self._taken: tuple[int, dict[str, Any]] = (-1, {})  # by the last call that did not train
         self._depth, self._evaluates = 0, False  # nested calls of modules; whether one that does not train runs
         self._stepping: set[int] = set()

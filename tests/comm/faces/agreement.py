@@ -15,7 +15,7 @@ def same_bits(arrays):
 
 
 def go_on_alike(broadcast):
-    """Assert, on every rank together, that generators of random numbers go on as rank 0's, and are the rank's own."""
+    """Assert, on every rank together, that generators of random numbers go on as rank 0's, and are local."""
     for made in (np.random.default_rng(), np.random.RandomState(), random.Random()):
         assert broadcast(made) is made
         first = made.random()

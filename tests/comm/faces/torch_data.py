@@ -396,7 +396,7 @@ def streams_that_shuffle_with_the_random_numbers_of_the_process_are_one_for_all_
         taken, own = [], []
         for batch in dl.shard(data):
             taken.append(batch.tolist() if isinstance(batch, torch.Tensor) else [batch])
-            own.append((random.random(), np.random.rand()))  # what the training draws stays each rank's own
+            own.append((random.random(), np.random.rand()))  # what the training draws stays local
         assert sorted(x for rank in _gathered(taken) for batch in rank for x in batch) == list(range(6 * _n))
         assert len({number for rank in _gathered(own) for pair in rank for number in pair}) == 2 * len(own) * _n
     random.seed(1)

@@ -197,7 +197,7 @@ def ends(kinds: Kinds, tested: cst.BaseExpression) -> bool:
 
 
 def to_an_end(kinds: Kinds, loop: cst.CSTNode) -> bool:
-    """Tell whether ``loop`` plays an episode until it is over: another number of turns on each rank."""
+    """Tell whether ``loop`` plays an episode until it is over: another number of iterations on each rank."""
     if not isinstance(loop, (cst.For, cst.While)):
         return False
     inside = list(walk(loop.body))

@@ -44,10 +44,10 @@ def _is_array(script: Script, outcome: cst.Comparison) -> bool:
 
 
 def tested(script: Script, node: cst.CSTNode) -> list[cst.CSTNode]:
-    """Return what decides, in each turn of the loop (or comprehension) around ``node`` anew, whether it is counted.
+    """Return what decides, in each iteration of the loop (or comprehension) around ``node``, whether it counts.
 
     ``for found, label in zip(predicted, y): if found == label: right += 1``.
-    Only tests of what the turns go through: ``if epoch < 3`` and ``if loss < best`` are decided, by all ranks alike.
+    Only tests of what the iterations see: ``if epoch < 3`` and ``if loss < best`` are decided, by all ranks alike.
     """
     if isinstance(node, _COMPREHENSIONS):
         return [p for i in node.for_in.ifs for p in _of(i.test, names_in(node.for_in.target))]

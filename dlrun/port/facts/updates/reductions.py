@@ -11,7 +11,7 @@ import libcst as cst
 
 from dlrun.port.facts.models.kinds import Kinds
 from dlrun.port.facts.models.kinds_tensorflow import plain
-from dlrun.port.facts.together import Together
+from dlrun.port.facts.paired_arrays import Together
 from dlrun.port.program.script import Binding, argument, dotted, walk
 
 Kind = Literal["free", "count", "each", "mean", "odd"]

@@ -207,7 +207,7 @@ class SessionGradients(TapeGradients):
         return True
 
     def carried(self, loop: cst.CSTNode) -> cst.CSTNode | None:
-        """Return the run that feeds back what an earlier turn of ``loop`` fetched: a state carried along."""
+        """Return the run that feeds back what an earlier iteration of ``loop`` fetched: a state carried along."""
         for run, _ in self.step_calls:
             statement = self.script.statement_of(run)
             if not self.script.inside(run, loop) or not isinstance(statement, cst.Assign):

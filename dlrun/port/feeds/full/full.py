@@ -50,7 +50,7 @@ class FullBatches:
     full_batch = False
 
     def _takes(self, loop: cst.CSTNode) -> tuple[Wholes, list[cst.BaseExpression]]:
-        """Return the arrays that the losses of ``loop`` take whole in every turn, and these losses."""
+        """Return the arrays that the losses of ``loop`` take whole in every iteration, and these losses."""
         known = set(self.loops.gradients.backwards)
         calls = [c for c in self.draws.reached(body(loop)) if c in known and not without_gradients(self.script, c)]
         losses = [self._loss(c) for c in dict.fromkeys(calls)]
@@ -71,7 +71,7 @@ class FullBatches:
         return [*tests, *(f for test in tests for f in self.draws.functions(test) if f not in others)]
 
     def _draws_aside(self, loop: cst.For | cst.While) -> bool:
-        """Tell whether ``loop`` takes arrays whole in every turn, and draws at times alone, to evaluate or anew."""
+        """Tell whether ``loop`` takes arrays whole in all iterations, and draws at times alone, to evaluate or anew."""
         if not self._at_times(loop):
             return False
         wholes, _ = self._takes(loop)
@@ -80,7 +80,7 @@ class FullBatches:
         return bool(wholes.arrays or wholes.held.arrays) and not (wholes.lost or moved)
 
     def _whole(self, loop: cst.CSTNode) -> None:
-        """Note the arrays that the losses of ``loop``, or of a search by a closure, take whole in every turn."""
+        """Note the arrays that the losses of ``loop``, or of a search by a closure, take whole in every iteration."""
         wholes, losses = self._takes(loop)
         self.graph = self.graph or wholes.graph or (losses[0] if losses and self._of_graphs() else None)
         held = wholes.held
@@ -97,7 +97,7 @@ class FullBatches:
             self.uncut = self.uncut or next(iter(wholes.left), held.scattered)
 
     def _on_graph(self, loop: cst.CSTNode) -> bool:
-        """Tell whether every turn of ``loop`` takes one graph whole, beside what it draws."""
+        """Tell whether every iteration of ``loop`` takes one graph whole, beside what it draws."""
         graph = self._takes(loop)[0].graph
         return graph is not None and graphs.stays(self.draws, body(loop), graph)
 
@@ -250,5 +250,5 @@ class FullBatches:
 
 
 def body(loop: cst.CSTNode) -> cst.CSTNode:
-    """Return what a turn of ``loop`` runs; of a statement that searches by a closure, itself."""
+    """Return what an iteration of ``loop`` runs; of a statement that searches by a closure, itself."""
     return loop.body if isinstance(loop, LOOPS) else loop

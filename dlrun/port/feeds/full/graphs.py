@@ -11,7 +11,7 @@ from dlrun.port.program.script import dotted, walk
 
 
 def stays(draws: Draws, body: cst.CSTNode, graph: cst.CSTNode) -> bool:
-    """Tell whether ``graph``, which a loss takes, is the same in every turn of ``body``, and no nodes of it are drawn.
+    """Tell whether ``graph``, which a loss takes, is the same in all iterations of ``body``, and none draws its nodes.
 
     Edges that are drawn to be told from those that are there are no samples: each step takes all the others. A loss of
     drawn nodes, ``cross_entropy(model(x, adj)[idx], y[idx])``, is one of a batch.

@@ -1,4 +1,4 @@
-"""Draws at times, ``if step % 100 == 0: ...``, in a loop that takes the same samples in every turn between them."""
+"""Draws at times, ``if step % 100 == 0: ...``, in a loop whose other iterations take the same samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _JOINS = ("cat", "concat", "concatenate", "vstack", "row_stack", "append")
 
 
 def draws_at_times(draws: Draws, loop: cst.For | cst.While, updates: Collection[cst.CSTNode]) -> list[cst.If]:
-    """Return the tests below which ``loop`` draws, to evaluate or anew: none where it draws in every turn, too.
+    """Return the tests below which ``loop`` draws, to evaluate or anew: none where it draws in every iteration, too.
 
     Nor where it makes an update there: what is drawn is a batch then.
     """

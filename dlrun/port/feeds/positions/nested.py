@@ -35,7 +35,7 @@ def around(kinds: Kinds, loop: cst.For) -> cst.For | None:
 
 
 def uneven(kinds: Kinds, loop: cst.CSTNode) -> bool:
-    """Tell whether ``loop`` makes as many turns as its batch has parts, which may be another number on each rank."""
+    """Tell whether ``loop`` makes as many iterations as its batch has parts, which may differ between ranks."""
     outer = around(kinds, loop) if isinstance(loop, cst.For) else None
     if outer is None or not isinstance(loop, cst.For):
         return False

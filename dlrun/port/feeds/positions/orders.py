@@ -10,7 +10,7 @@ import libcst as cst
 
 from dlrun.port.facts import Feed, Top
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.tops import Tops
+from dlrun.port.facts.outermost_loops import Tops
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.inputs import made_of
 from dlrun.port.program.script import argument, calls_method, walk

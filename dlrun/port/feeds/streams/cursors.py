@@ -31,7 +31,7 @@ class Pick:
 
 
 def picks(flow: Flow, loop: cst.For | cst.While) -> list[Pick]:
-    """Return the slices that running the body of ``loop`` takes at positions that move on from turn to turn."""
+    """Return the slices that the body of ``loop`` takes at positions that move on from iteration to iteration."""
     start = names_in(loop.target) if isinstance(loop, cst.For) else set()
     return list(_picks(flow, loop.body, start, {}, _DEPTH))
 

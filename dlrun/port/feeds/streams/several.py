@@ -1,4 +1,4 @@
-"""Several iterators, of which a loop draws from another one in each turn."""
+"""Several iterators, of which a loop draws from another one in each iteration."""
 
 from __future__ import annotations
 

@@ -365,7 +365,7 @@ class Exits(LibraryRows):
         if value.const is None:
             return True
         if (value.zero and not value.refs) or value.place.kind is Kind.RUN:
-            return True  # what an earlier loop left is this rank's own part
+            return True  # what an earlier loop left is this rank's part
         objects = [ref for ref in value.refs if isinstance(ref, Obj)]
         return bool(objects) and all(self._empty(ref) for ref in objects)
 
@@ -402,7 +402,7 @@ class Exits(LibraryRows):
                     self.write((ref, key), held.at(place))
 
     def _items_behind(self, node: Any, at: Location, value: Value, before: Value | None) -> Value | None:
-        """Return a tuple that goes on from iteration to iteration: what it has added up is this rank's own."""
+        """Return a tuple that goes on from iteration to iteration: what it has added up is local."""
         items = value.items or ()
         own = [Place(Kind.RUN, (at[0], f"{at[1]}[{k}]")) for k in range(len(items))]
         goes_on = any(now.place.at == p.at for now, p in zip(items, own, strict=True))

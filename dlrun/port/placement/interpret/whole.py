@@ -42,7 +42,7 @@ def dealt(machine: Machine, node: cst.CSTNode, value: Value) -> Value:
 
 
 def _trains(machine: Machine, node: cst.CSTNode) -> bool:
-    """Tell whether the batches of a loader are trained on in this turn."""
+    """Tell whether the batches of a loader are trained on in this iteration."""
     test = machine.shards.turns.get(node)
     if test is None:
         return False

@@ -43,7 +43,7 @@ class Row(Enum):
     SHAPE = "sizes: alike on all ranks but for those of a batch"
     SHOWS = "shows, logs or writes what it is given"
     PROGRESS = "shows what it is given while it lasts: this rank's will do"
-    CLOCK = "this rank's own clock, process or memory"
+    CLOCK = "this rank's clock, process or memory"
     CHANCE = "draws random numbers"
     NOTHING = "keeps nothing of what it is given"
     ENTRIES = "the entries of its object"

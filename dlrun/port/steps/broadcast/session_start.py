@@ -73,7 +73,7 @@ def _made(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     loops = dict.fromkeys(loop for step in facts.steps for loop, _ in _places(facts, step))
     for loop in loops:
         if not any(facts.script.inside(loop, other) for other in loops if other is not loop):
-            yield Edit(loop, "what it draws is each rank's own", before=statements("keras/reseed", dl=dl))
+            yield Edit(loop, "what it draws is local", before=statements("keras/reseed", dl=dl))
 
 
 def _places(facts: TensorFlowFacts, step: Step) -> list[tuple[cst.CSTNode, str]]:

@@ -25,11 +25,11 @@ from dlrun.port.steps.counts.counters import (
     tells,
 )
 from dlrun.port.steps.counts.counts import adds_samples, all_samples, is_own
-from dlrun.port.steps.counts.so_far import bare, steps_so_far
 from dlrun.port.steps.counts.takes import but_one, takes
+from dlrun.port.steps.counts.update_counts import bare, steps_so_far
 
 LAST = "the last step is the last of these"
-FILLED = "an entry for each of these turns: a rank's own"
+FILLED = "an entry for each of these iterations: a local number"
 _MAKES = re.compile(r"^(numpy|torch|tensorflow)\.(zeros|ones|empty|full)$")
 _DIVIDES = (cst.Divide, cst.FloorDivide)
 AFTER, _BEFORE = (cst.GreaterThan, cst.GreaterThanEqual), (cst.LessThan, cst.LessThanEqual)
@@ -37,7 +37,7 @@ _TURNED = dict(zip((*AFTER, *_BEFORE), (*_BEFORE, *AFTER), strict=True))  # as s
 
 
 def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
-    """Yield the bounds of loops that make one step a turn on batches of their own drawing."""
+    """Yield the bounds of loops that make one step an iteration on batches of their own drawing."""
     why = "the loop counts steps, and n ranks together take n batches a step"
     for loop, counts in facts.counted:
         if isinstance(counts, cst.Call):
@@ -67,7 +67,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
     yield from (
         (last, "the last of a rank's batches, of 1/n of all") for last in lasts(facts) if all_samples(facts, last)
     )
-    done = tells(facts, set(counters(facts)))  # of a rank's own steps, also where a checkpoint brings it
+    done = tells(facts, set(counters(facts)))  # of local steps, also where a checkpoint brings it
     for count in of_epochs(facts, lambda node: is_own(facts, node)):
         less = isinstance(count, cst.BinaryOperation) and isinstance(count.operator, cst.Subtract) and done(count.right)
         left = count.left if isinstance(count, cst.BinaryOperation) and less else count
@@ -76,7 +76,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
 
 
 def tables(facts: ScriptFacts, loop: cst.CSTNode, bound: cst.BaseExpression | None) -> Iterator[cst.BaseExpression]:
-    """Yield ``bound``, the turns of ``loop``, in the shapes of arrays that it fills: ``losses = np.zeros(n)``."""
+    """Yield ``bound``, the iterations of ``loop``, in the shapes of arrays that it fills: ``losses = np.zeros(n)``."""
     target = loop.target if isinstance(loop, cst.For) else None
     if bound is None or not isinstance(target, cst.Name):
         return
@@ -152,7 +152,7 @@ def _span(facts: Facts, loop: cst.CSTNode, ends: list[cst.BaseExpression]) -> It
 
 
 def _grows_at_times(facts: Facts, loop: cst.While, name: str) -> bool:
-    """Tell whether ``loop`` changes ``name`` in some turns alone, beside its updates: a length that it extends."""
+    """Tell whether ``loop`` changes ``name`` in some iterations alone, beside its updates: a length that it extends."""
     script = facts.script
     changes = [n for n in walk(loop.body) if isinstance(n, cst.AugAssign) and count_name(facts, n.target) == name]
     tests = [[up for up in script.above(n) if isinstance(up, cst.If) and script.inside(up, loop)] for n in changes]
@@ -168,7 +168,7 @@ def _of_samples(facts: Facts, loop: cst.While, count: cst.BaseExpression) -> boo
 
 
 def _asked(facts: Facts, loop: cst.CSTNode, bound: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """Yield ``bound`` in the body of ``loop``, where it is compared with the turn's number: ``if i == bound - 1:``."""
+    """Yield ``bound`` in the body of ``loop``, where the number of the iteration meets it: ``if i == bound - 1:``."""
     target = (number_of(facts, loop) or loop.target) if isinstance(loop, cst.For) else None
     if not isinstance(target, cst.Name) or isinstance(bound, cst.Integer):
         return
@@ -182,7 +182,7 @@ def _asked(facts: Facts, loop: cst.CSTNode, bound: cst.BaseExpression) -> Iterat
 
 def lasts(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the counts with which the numbers of batches that are sharded are compared where that asks for the last
-    of them, ``if i == n - 1:`` or ``if i + 1 == n:``, but for those of a rank's own."""
+    of them, ``if i == n - 1:`` or ``if i + 1 == n:``, but for those that are local."""
     for loop in facts.loops:
         name = number_of(facts, loop)
         if name is None or not isinstance(loop, cst.For) or not feeds_of(facts, loop):
@@ -227,7 +227,7 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
 
 
 def _is_part(facts: Facts, node: cst.If | cst.While) -> bool:
-    """Tell whether the loop that ``node`` ends is run whole in each turn of one with updates of its own, or trains not.
+    """Tell whether each iteration of a loop that updates runs the loop that ``node`` ends, or whether it trains not.
 
     A critic's five updates before one of the generator's; a validation that stops early.
     """

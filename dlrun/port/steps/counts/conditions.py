@@ -15,13 +15,13 @@ _COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan
 
 
 def goes_on(body: cst.IndentedBlock) -> bool:
-    """Tell whether ``body`` goes on with the next turn, and does nothing else: ``if step % 100: continue``."""
+    """Tell whether ``body`` goes on with the next iteration, and does nothing else: ``if step % 100: continue``."""
     only = body.body[0] if len(body.body) == 1 else None
     return isinstance(only, cst.SimpleStatementLine) and isinstance(only.body[0], cst.Continue)
 
 
 def skipped(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """Yield what a ``test`` compares that leaves out all turns but some: ``step % n``, ``(step + 1) % n != 0``."""
+    """Yield what a ``test`` compares that leaves out all iterations but some: ``step % n``, ``(step + 1) % n != 0``."""
     match test:
         case cst.BooleanOperation(operator=cst.Or()):
             yield from skipped(test.left)

@@ -79,14 +79,14 @@ def count_name(facts: ScriptFacts, count: cst.CSTNode) -> str:
 
 
 def _at_times(facts: Facts, node: cst.CSTNode, loop: cst.CSTNode) -> bool:
-    """Tell whether ``node`` runs in some turns of ``loop`` alone, beside its updates: it counts what is right, say."""
+    """Tell whether ``node`` runs in some iterations of ``loop`` alone, beside its updates, as where it counts hits."""
     tests = [up for up in facts.script.above(node) if isinstance(up, cst.If) and facts.script.inside(up, loop)]
     tests = [up for up in tests if dotted(up.test) != "self.training"]
     return any(not _updates(facts, up) and _varies(facts, up.test, loop) for up in tests)
 
 
 def _varies(facts: Facts, test: cst.BaseExpression, loop: cst.CSTNode) -> bool:
-    """Tell whether ``test`` may come out otherwise in another turn of ``loop``: not so one of the epoch's number."""
+    """Tell whether ``test`` may differ between iterations of ``loop``: not so one of the epoch's number."""
     if any(isinstance(n, (cst.Call, cst.Attribute, cst.Subscript)) for n in walk(test)):
         return True
     return any(
@@ -98,7 +98,7 @@ def _varies(facts: Facts, test: cst.BaseExpression, loop: cst.CSTNode) -> bool:
 
 
 def _sometimes(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
-    """Tell whether ``node`` runs in some turns alone of its loop, or of that in which its function is called."""
+    """Tell whether ``node`` runs in some iterations alone of its loop, or of that in which its function is called."""
     around = innermost(facts, node)
     if around is None or _at_times(facts, node, around):
         return around is not None
@@ -123,7 +123,7 @@ def number_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
 
 
 def position_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
-    """Return ``k`` in ``for k in range(0, len(x), 8):`` where a rank's own positions have a name of their own."""
+    """Return ``k`` in ``for k in range(0, len(x), 8):`` where local positions have a name of their own."""
     named = isinstance(loop, cst.For) and isinstance(loop.target, cst.Name)
     dealt = named and any(feed.how == "positions" for feed in feeds_of(facts, loop))  # type: ignore[arg-type]
     return loop.target if dealt else None  # type: ignore[union-attr, return-value]
@@ -163,7 +163,7 @@ def runs_inside(facts: ScriptFacts, body: cst.CSTNode) -> bool:
 
 
 def takes_batches(facts: Facts, loop: cst.For | cst.While) -> bool:
-    """Tell whether each turn of ``loop`` is a step, be it one in which a critic has several updates of its own."""
+    """Tell whether each iteration of ``loop`` is a step, be it one in which a critic has several updates of its own."""
     if not runs_inside(facts, loop.body):
         return True
     if not any(innermost(facts, step.node) is loop for step in facts.steps):

@@ -12,7 +12,7 @@ from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.numbers.computed import computed
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 from dlrun.port.steps.counts.counters import each_update
-from dlrun.port.steps.counts.so_far import steps_so_far
+from dlrun.port.steps.counts.update_counts import steps_so_far
 
 # Functions of the global step. What they return is scaled as a whole.
 DECAYS = re.compile(

@@ -11,9 +11,9 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.numbers.computed import Tells, computed
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
-from dlrun.port.steps.counts import keras_cadences, keras_turning
+from dlrun.port.steps.counts import keras_cadences, keras_phases
 from dlrun.port.steps.counts.counters import is_one
-from dlrun.port.steps.counts.keras_turning import bodies
+from dlrun.port.steps.counts.keras_phases import bodies
 from dlrun.port.steps.metrics import ramps
 from dlrun.port.steps.metrics.annealing import FOLLOWS, compared_with_draws, grows
 
@@ -62,7 +62,7 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
     for read in found:
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
     yield from ramps.keras(facts)
-    yield from keras_turning.keras(facts, reads, {*divided, *found})
+    yield from keras_phases.keras(facts, reads, {*divided, *found})
     yield from keras_cadences.keras(facts, batches)
 
 

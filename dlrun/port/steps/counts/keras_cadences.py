@@ -14,7 +14,7 @@ from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, dotted, walk
 from dlrun.port.steps.counts.conditions import asked, divided
 from dlrun.port.steps.counts.keras_schedules import number_of_batch, of_batches
-from dlrun.port.steps.counts.so_far import bare
+from dlrun.port.steps.counts.update_counts import bare
 
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore")
 _WHY = "it counts batches between saves, and each rank sees 1/n of them"

@@ -1,4 +1,4 @@
-"""The loops around train_on_batch(): which of them make a rank's own turns, and how many the serial script makes."""
+"""The loops around train_on_batch(): which of them make local iterations, and how many the serial script makes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bound(facts: KerasFacts, loop: cst.For | cst.CompFor) -> cst.BaseExpression 
 def turns(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While | cst.CompFor:
     """Return the loop that counts steps: the innermost, but for one that trains only a part, as a GAN's critic.
 
-    Or the turns of a list that holds all of its losses.
+    Or the iterations of a list that holds all of its losses.
     """
     lists = [n for n in walk(loop.body) if isinstance(n, (cst.ListComp, cst.GeneratorExp))]
     for each in (n for n in lists if facts.script.code(n).count("train_on_batch(") == trains(facts, loop)):

@@ -1,4 +1,4 @@
-"""As ``own_schedules``, for Keras: rates and ends that callbacks, and loops around train_on_batch(), set by batches."""
+"""As ``script_schedules``, for Keras: rates and ends that callbacks, and loops of train_on_batch(), set by batches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dlrun.port.steps.counts.bounds import AFTER, compared
 from dlrun.port.steps.counts.changing_rates import compound
 from dlrun.port.steps.counts.conditions import asked
 from dlrun.port.steps.counts.counters import is_one_more
-from dlrun.port.steps.counts.so_far import bare
 from dlrun.port.steps.counts.step_rates import StepRates, ways
+from dlrun.port.steps.counts.update_counts import bare
 from dlrun.port.steps.rate import keras_rate
 
 _ONCE = ("__init__", "on_train_begin")  # where an attribute gets a value that it keeps
@@ -30,7 +30,7 @@ _BATCH = re.compile(r"^on_(train_)?batch_(begin|end)$")
 def keras(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Iterator[Edit | Doubt]:
     """Tell the serial steps to callbacks that count batches, and set the rate by them.
 
-    ``loops`` are those whose turns are divided, of which each trains on one batch.
+    ``loops`` are those whose iterations are divided, of which each trains on one batch.
 
     Before:
         class Ramp(keras.callbacks.Callback):
@@ -83,9 +83,9 @@ def keras(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Iterator[Edit | D
 
 
 def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
-    """Divide what the number of a turn of ``loops`` is compared with: ``if step == 800: rate.assign(0.01)``.
+    """Divide what the number of an iteration of ``loops`` is compared with: ``if step == 800: rate.assign(0.01)``.
 
-    And after how many turns each something is saved or shown: ``if step % 1000 == 0:``.
+    And after how many iterations each something is saved or shown: ``if step % 1000 == 0:``.
     """
     for loop, turn in ((loop, dotted(loop.target)) for loop in loops):
         for node in (n for n in walk(loop.body) if isinstance(n, cst.If)):
@@ -110,7 +110,7 @@ def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
 
 
 def batches(facts: ScriptFacts, loops: Sequence[cst.For] = ()) -> Tells:
-    """Return what tells whether a node counts training batches: as a callback does, or as a turn of ``loops``."""
+    """Return what tells whether a node counts training batches: as a callback does, or as an iteration of ``loops``."""
     script = facts.script
     known = {
         key

@@ -15,8 +15,8 @@ from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import asked, divided, goes_on, is_one_less, skipped
 from dlrun.port.steps.counts.counters import Counters, each_update, held, innermost, position_of, tells
 from dlrun.port.steps.counts.counts import all_samples, from_length
-from dlrun.port.steps.counts.so_far import bare, steps_so_far
 from dlrun.port.steps.counts.step_rates import set_by_hand
+from dlrun.port.steps.counts.update_counts import bare, steps_so_far
 
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
@@ -37,7 +37,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
         inside = any(up in facts.loops for up in script.above(node)) or each_update(facts, node)
         skips = inside and isinstance(node.body, cst.IndentedBlock) and goes_on(node.body)
         bodies: list[cst.CSTNode] = [node.body]
-        if skips:  # what the turns do that are not left out
+        if skips:  # what the iterations do that are not left out
             bodies = script.block(node)[script.block(node).index(node) + 1 :]
         for count, number in (skipped(node.test) if skips else asked(facts.flow, node.test)) if inside else ():
             if not (named(bare(facts, count)) or kept(bare(facts, count))):
@@ -156,7 +156,7 @@ def _of_all(facts: Facts, number: cst.BaseExpression) -> bool:
 
 
 def numbers(facts: Facts, counters: Counters) -> Counters:
-    """Return ``counters``, the numbers of loops that draw a batch a turn, and what they add up to over epochs."""
+    """Return ``counters``, the numbers of loops that draw a batch an iteration, and what they add up to over epochs."""
     known = counters | set(_counted(facts))
     return known | set(_sums(facts, known))
 
@@ -185,7 +185,7 @@ def _is_entry(node: cst.BaseExpression) -> bool:
 
 
 def _counted(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
-    """Yield the numbers of the loops that draw a batch a turn."""
+    """Yield the numbers of the loops that draw a batch an iteration."""
     for loop, _ in facts.counted:
         if isinstance(loop, cst.For) and isinstance(loop.target, cst.Name):
             yield from held(facts, loop.target)

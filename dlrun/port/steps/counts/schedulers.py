@@ -11,7 +11,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.numbers.computed import computed
 from dlrun.port.facts.updates.keywords import keywords, starred
 from dlrun.port.program.script import argument, calls_method, dotted, walk
-from dlrun.port.steps.counts import own_schedules
+from dlrun.port.steps.counts import script_schedules
 from dlrun.port.steps.counts.counters import attributes, counters, each_update, innermost, takes_batches, tells
 from dlrun.port.steps.counts.counts import all_samples, is_own, of_an_epoch
 
@@ -53,8 +53,8 @@ def batchwise(facts: Facts) -> Iterator[tuple[cst.Call, str]]:
     calls = facts.script.calls
     made = [o.node for c in calls if _steps_with_batch(facts, c) for o in facts.flow.origins(c.func.value)]  # type: ignore[attr-defined]
     for call in (found := [m for m in dict.fromkeys(made) if isinstance(m, cst.Call)]):
-        found.extend(c for c in own_schedules.inner_calls(facts, call) if c not in found)
-        for name in own_schedules.names(facts, call):
+        found.extend(c for c in script_schedules.inner_calls(facts, call) if c not in found)
+        for name in script_schedules.names(facts, call):
             yield call, name
             inner = argument(call, "schedulers", _OF_OTHERS[name]) if name in _OF_OTHERS else None
             for origin in facts.flow.origins(inner) if inner is not None else ():

@@ -22,14 +22,14 @@ _JOINS = (cst.Divide, cst.FloorDivide, cst.Subtract)
 class StepRates:
     """Rates as functions of the steps so far: they are told the serial steps that n ranks have done.
 
-    Where a count of the rank's own batches is computed with, as the length of a shared loader, or one that is divided
-    already, the steps stay the rank's own, and what else they are measured by is divided.
+    Where a count of local batches is computed with, as the length of a shared loader, or one that is divided
+    already, the steps stay local, and what else they are measured by is divided.
     """
 
     def __init__(
         self, facts: ScriptFacts, counts: Tells, divided: Collection[cst.CSTNode] = (), skips: Tells = nothing
     ) -> None:
-        """Follow what ``counts`` tells to be a number of updates so far; ``divided`` are counts of the rank's own.
+        """Follow what ``counts`` tells to be a number of updates so far; ``divided`` are counts that are local.
 
         What ``skips`` tells follows the number of ranks already.
         """
@@ -58,7 +58,7 @@ class StepRates:
         return computed(self.flow, values, self.counts, self.skips, self.around)
 
     def is_own(self, rate: Computed) -> bool:
-        """Tell whether the rank's own number of batches is among what ``rate`` is computed from."""
+        """Tell whether the local number of batches is among what ``rate`` is computed from."""
         return any(
             n in self.divided or (isinstance(self.facts, Facts) and is_length_of_share(self.facts, n))
             for n in rate.nodes
@@ -100,7 +100,7 @@ class StepRates:
         return expression("torch/serial_steps", {"step": step}, dl=self.facts.alias)
 
     def measured(self, rate: Computed) -> Iterator[Edit]:
-        """Yield the division of the serial counts that ``rate`` compares the rank's own steps with, where it does."""
+        """Yield the division of the serial counts that ``rate`` compares the local steps with, where it does."""
         why = "the rate is computed from steps, and n ranks take 1/n of them"
         terms = dict.fromkeys(term for node in rate.nodes for side in self._beside(node) for term in self._terms(side))
         for term in terms:
@@ -151,7 +151,7 @@ class StepRates:
         return False
 
     def _is_serial(self, count: cst.BaseExpression) -> bool:
-        """Tell whether ``count`` may be a number of serial steps, and not the rank's own."""
+        """Tell whether ``count`` may be a number of serial steps, and not of local ones."""
         number = isinstance(count, (cst.Integer, cst.Float)) and count.evaluated_value > 1
         named = isinstance(count, (cst.Name, cst.Attribute, cst.Subscript, cst.BinaryOperation))
         return (number or named) and not self.is_own(self.computed(count))

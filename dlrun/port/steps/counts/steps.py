@@ -17,8 +17,8 @@ from dlrun.port.steps.counts import (
     changing_rates,
     milestones,
     moving,
-    own_schedules,
     schedulers,
+    script_schedules,
     step_rates,
     unseen_schedules,
 )
@@ -66,7 +66,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from changing_rates.compounded(facts, done)
     yield from moving.torch(facts, rates, done)
     for call, name in schedulers.batchwise(facts):
-        yield from own_schedules.torch(facts, call, name, done)
+        yield from script_schedules.torch(facts, call, name, done)
         gamma = argument(call, "gamma", schedulers.FACTORS[name]) if name in schedulers.FACTORS else None
         if gamma is not None and not is_own(facts, gamma):  # else of as many steps as a rank takes
             yield changing_rates.compound(facts, gamma)

@@ -13,7 +13,7 @@ from dlrun.port.facts.updates.rates import is_zero
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, children, dotted, walk
 from dlrun.port.steps.counts.counters import feeds_of, takes_batches
-from dlrun.port.steps.counts.so_far import bare
+from dlrun.port.steps.counts.update_counts import bare
 
 
 def takes(facts: Facts) -> Iterator[tuple[cst.For, cst.BaseExpression]]:

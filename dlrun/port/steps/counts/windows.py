@@ -14,10 +14,10 @@ from dlrun.port.program.script import added, argument, dotted, names_in, walk
 def means(
     facts: ScriptFacts, loop: cst.CSTNode, places: Sequence[cst.CSTNode], number: cst.BaseExpression
 ) -> Iterator[cst.BaseExpression]:
-    """Yield ``number`` where ``places`` take the mean of as many of the numbers that the turns of ``loop`` collect.
+    """Yield ``number`` where ``places`` take the mean of as many numbers that the iterations of ``loop`` collect.
 
     ``print(running / 50)``, ``running /= 50``, ``sum(losses[-50:]) / 50``, also of a ``deque(maxlen=50)``. And where
-    each turn adds a part of a mean that ``places`` begin anew: ``mean += loss / 50``.
+    each iteration adds a part of a mean that ``places`` begin anew: ``mean += loss / 50``.
     """
     targets = [t.target for place in places for n in walk(place) if isinstance(n, cst.Assign) for t in n.targets]
     begun = {name for target in targets for name in (dotted(target), *names_in(target))} - {""}

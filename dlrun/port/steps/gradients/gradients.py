@@ -13,7 +13,7 @@ from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, walk
 from dlrun.port.steps.gradients import meeting, searches
-from dlrun.port.steps.metrics import played
+from dlrun.port.steps.metrics import environments
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -57,7 +57,7 @@ def _unequal(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit
     What the ranks compute from their samples is averaged where it decides (step "metrics").
     """
     chance: list[cst.CSTNode] = []
-    together = played.uneven(facts) is None
+    together = environments.uneven(facts) is None
     for up in facts.script.above(step.node):
         if isinstance(up, (cst.FunctionDef, cst.Module)):
             break

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.models.kinds import to_an_end
 from dlrun.port.program.script import dotted, walk
-from dlrun.port.steps.metrics import played
+from dlrun.port.steps.metrics import environments
 
 _FILLS = ("append", "appendleft", "push", "add", "extend", "store", "remember", "put", "insert", "cache", "record")
 _CLOCKS = ("time.", "datetime.", "timeit.default_timer")
@@ -20,15 +20,15 @@ _LEAVES = (cst.Break, cst.Return, cst.Raise)
 def doubts(facts: Facts) -> Iterator[Doubt]:
     """Yield the first test of each kind that may let one rank update, or leave, without the others.
 
-    All ranks come to the test together; what it says is each rank's own.
+    All ranks come to the test together; what it says is local.
     """
     yield from list(_by_what_was_played(facts))[:1]
     yield from list(_by_clock(facts))[:1]
 
 
 def _by_what_was_played(facts: Facts) -> Iterator[Doubt]:
-    """Yield tests of what episodes fill, whose lengths are a rank's own: ``if len(memory) > 300: opt.step()``."""
-    if not facts.episodes or played.uneven(facts) is not None:  # which is told already
+    """Yield tests of what episodes fill, whose lengths are local: ``if len(memory) > 300: opt.step()``."""
+    if not facts.episodes or environments.uneven(facts) is not None:  # which is told already
         return
     grown = _grown(facts)
     for test in dict.fromkeys(t for step in facts.steps for t in _tests(facts, step.node)):
@@ -58,7 +58,7 @@ def _grown(facts: Facts) -> set[str]:
 
 
 def _tests(facts: Facts, step: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    """Yield the tests around ``step``, and those before it that leave its function, or turn, in what runs it, too."""
+    """Yield the tests around ``step``, and those before it that leave its function or iteration, in callers, too."""
     script = facts.script
     for frame in facts.flow.frames(step):
         home = script.function_of(frame)
@@ -71,7 +71,7 @@ def _tests(facts: Facts, step: cst.CSTNode) -> Iterator[cst.BaseExpression]:
 
 
 def _by_clock(facts: Facts) -> Iterator[Doubt]:
-    """Yield tests that end the training by a function of the script's that looks at the clock: each rank's own."""
+    """Yield tests that end the training by a function of the script's that looks at the clock, which is local."""
     for node in (n for n in facts.script.of(cst.If) if any(up in facts.loops for up in facts.script.above(n))):
         ends = any(isinstance(n, _LEAVES) for n in walk(node.body))
         calls = [n for n in walk(node.test) if isinstance(n, cst.Call)] if ends else []
@@ -80,7 +80,7 @@ def _by_clock(facts: Facts) -> Iterator[Doubt]:
             code = facts.script.code(node.test)
             yield Doubt(
                 node.test,
-                f"{code} goes by this rank's own clock: one rank leaves, and the others wait for it",
+                f"{code} goes by this rank's clock: one rank leaves, and the others wait for it",
                 "high",
                 f"if {facts.alias}.broadcast({code}):",
                 name="may-hang",

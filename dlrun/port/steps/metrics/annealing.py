@@ -22,8 +22,8 @@ from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts import decays, steps
 from dlrun.port.steps.counts.counters import attributes, counters, each_update, passes, tells
 from dlrun.port.steps.counts.counts import is_length_of_share
-from dlrun.port.steps.counts.so_far import steps_so_far
-from dlrun.port.steps.metrics import returned, turning
+from dlrun.port.steps.counts.update_counts import steps_so_far
+from dlrun.port.steps.metrics import phases, returned
 from dlrun.port.steps.rate import rate_tables, schedules
 
 FOLLOWS = "what is made of a batch follows the serial steps, of which n ranks take 1/n"
@@ -58,7 +58,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         for read in followed:
             yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
         yield from rate_tables.kept_inside(facts, followed)
-        yield from list(turning.torch(facts, followed))[:3]
+        yield from list(phases.torch(facts, followed))[:3]
         yield from _paced(facts)
         evaluations = set(passes(facts))
         evaluates = tells(facts, evaluations)
@@ -103,7 +103,7 @@ def tensorflow(facts: TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Ed
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
     yield from rate_tables.kept_inside(facts, followed)
     if not facts.keeps_steps:
-        yield from list(turning.tensorflow(facts, followed))[:3]
+        yield from list(phases.tensorflow(facts, followed))[:3]
         yield from _paced(facts)
 
 
@@ -149,7 +149,7 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
 
 
 def _returned(facts: Facts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return ``value``, or what functions return for it beside a rank's own: ``loss, w = parts(model(x), step)``."""
+    """Return ``value``, or what functions return for it beside local values: ``loss, w = parts(model(x), step)``."""
     calls = returned.calls(facts, value) if isinstance(value, cst.Name) and facts.local(value) else []
     return [end for _, ends in calls for end in ends] or [value]
 
@@ -180,7 +180,7 @@ def _in_graph(facts: TensorFlowFacts, counted: Tells, divided: Set[cst.CSTNode])
 
 
 def _picks(facts: Facts, read: cst.CSTNode) -> bool:
-    """Tell whether ``read`` picks an entry, or single turns: ``x[step]``, ``step % 5``, ``step == 9``."""
+    """Tell whether ``read`` picks an entry, or single iterations: ``x[step]``, ``step % 5``, ``step == 9``."""
     for up in facts.script.above(read):
         match up:
             case cst.Index() | cst.BinaryOperation(operator=cst.Modulo()):

@@ -9,13 +9,13 @@ from dlrun.port.facts import Facts
 from dlrun.port.placement import torch as placement
 from dlrun.port.steps.metrics import (
     annealing,
-    apart,
+    autograd_hooks,
+    caught_errors,
+    divergence,
     doubts,
-    excepted,
+    environments,
     guards,
-    in_passing,
-    own_states,
-    played,
+    local_states,
     ramps,
     statistics,
     weights,
@@ -46,15 +46,15 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         total, right = dl.total(total, right)  # sums over all ranks' samples
         print(total / len(loader), right)
     """
-    if played.uneven(facts) is None:  # else the ranks do not come to the same places together
+    if environments.uneven(facts) is None:  # else the ranks do not come to the same places together
         yield from placement.numbers(facts)
     yield from statistics.torch(facts)
     yield from doubts.torch(facts)
     yield from guards.torch(facts)
-    yield from excepted.torch(facts)
-    yield from apart.torch(facts)
+    yield from caught_errors.torch(facts)
+    yield from divergence.torch(facts)
     yield from annealing.torch(facts)
     yield from ramps.torch(facts)
     yield from weights.torch(facts)
-    yield from own_states.torch(facts)
-    yield from in_passing.torch(facts)
+    yield from local_states.torch(facts)
+    yield from autograd_hooks.torch(facts)

@@ -13,12 +13,12 @@ from dlrun.port.feeds.positions import nested
 from dlrun.port.feeds.positions.beside import keeps_order
 from dlrun.port.program.script import argument, calls_method, dotted
 from dlrun.port.steps.counts.counters import feeds_of
-from dlrun.port.steps.metrics import coupled, played, weighted
+from dlrun.port.steps.metrics import coupled, environments, weighted
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about a whole PyTorch script; each kind once."""
-    yield from played.torch(facts)
+    yield from environments.torch(facts)
     yield from _uneven_batches(facts)
     yield from _sums(facts)
     yield from coupled.both(facts)

@@ -87,7 +87,7 @@ def _guards(facts: Facts) -> Iterator[Guard]:
 
 
 def _counts_updates(facts: Facts, loop: cst.While, node: cst.If, within: bool) -> bool:
-    """Tell whether the turns that ``node`` keeps from updating do not bring ``loop`` nearer to its end.
+    """Tell whether the iterations that ``node`` keeps from updating do not bring ``loop`` nearer to its end.
 
     Where something is sharded, the ranks come to the end of their shares, and begin anew, at different times.
     """
@@ -142,7 +142,7 @@ def _skips(facts: Facts) -> Iterator[Doubt]:
         if _asks(facts, test, guard.names) or _is_nothing(facts, test) or _leaves_out_long(facts, test, guard.out):
             yield Doubt(
                 guard.node,
-                f"a rank's own samples decide whether it updates {guard.step.what}: one that does "
+                f"local samples decide whether it updates {guard.step.what}: one that does "
                 "not leaves the others waiting, or is averaged with another batch of theirs",
                 "high",
                 "leave such samples out of the data set, or multiply the loss by 0",
@@ -151,7 +151,7 @@ def _skips(facts: Facts) -> Iterator[Doubt]:
 
 
 def _is_nothing(facts: Facts, test: cst.BaseExpression) -> bool:
-    """Tell whether ``test`` compares what a model has made of a rank's own samples with 0: ``if loss == 0:``."""
+    """Tell whether ``test`` compares what a model has made of local samples with 0: ``if loss == 0:``."""
     return any(
         isinstance(n, cst.Comparison)
         and facts.local(n.left)

@@ -148,7 +148,7 @@ def _is_fine(facts: ScriptFacts, by: cst.BaseExpression, adds: bool) -> bool:
 
 
 def _is_capped(node: cst.CSTNode, by: cst.BaseExpression, adds: bool) -> bool:
-    """Tell whether ``node`` counts up to some number: ``now = min(now + 1, 1000)``; others count a rank's own steps."""
+    """Tell whether ``node`` counts up to some number: ``now = min(now + 1, 1000)``; others count local steps."""
     return adds and isinstance(node, cst.Assign) and isinstance(node.value, cst.Call) and is_one(by)
 
 

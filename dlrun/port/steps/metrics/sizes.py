@@ -20,7 +20,7 @@ def uneven(facts: Facts, feed: Feed) -> bool:
 
 
 def asks_size(facts: Facts, test: cst.CSTNode, depth: int = 2) -> bool:
-    """Tell whether ``test`` reads how many samples there are, or whether there are any, in what is a rank's own."""
+    """Tell whether ``test`` reads how many samples there are, or whether there are any, in what is local."""
     for n in walk(test):
         match n:
             case cst.Call(func=cst.Name("len"), args=[cst.Arg(value=value)]):
@@ -40,7 +40,7 @@ def asks_size(facts: Facts, test: cst.CSTNode, depth: int = 2) -> bool:
 
 
 def asks_place(facts: Facts, test: cst.CSTNode, loop: cst.For, feeds: list[Feed]) -> bool:
-    """Tell whether ``test`` asks how far a rank's own batch lies from the end: ``i + size > len(x)``."""
+    """Tell whether ``test`` asks how far a local batch lies from the end: ``i + size > len(x)``."""
     own = set(uses_of_number(loop)) if any(feed.how == "indices" for feed in feeds) else set[cst.Name]()
     own |= {n for feed in feeds if feed.how == "positions" for n in feed.picks if isinstance(n, cst.Name)}
     return any(

@@ -191,7 +191,7 @@ def _is_fresh(facts: Facts, statement: cst.CSTNode, evaluated: Sequence[cst.CSTN
             if (left := _leaves(facts, earlier, evaluated)) is not None:
                 return left
         around = next((up for up in script.above(statement) if isinstance(up, cst.BaseCompoundStatement)), None)
-        if isinstance(around, (cst.For, cst.While)):  # the turn before
+        if isinstance(around, (cst.For, cst.While)):  # the iteration before
             for later in reversed(block[at + 1 :]):
                 if (left := _leaves(facts, later, evaluated)) is not None:
                     return left

@@ -49,7 +49,7 @@ def losses(facts: Facts) -> list[cst.BaseExpression]:
 
 
 def over_what_counts(facts: ScriptFacts, node: cst.CSTNode, danger: Danger) -> Doubt:
-    """Return the doubt about ``node``, at which a loss divides by what counts in a rank's own batch."""
+    """Return the doubt about ``node``, at which a loss divides by what counts in a local batch."""
     why = "a mean over what counts, not over samples: a rank whose batch has less of it weighs as much"
     return Doubt(node, why, danger, f"sum the loss, and divide by {facts.alias}.average() of what counts in a batch")
 

@@ -24,7 +24,7 @@ _MOST = 400  # expressions that are looked at
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
-    """Yield the number of all ranks' batches for that of a rank's own, where it weighs a part of the loss.
+    """Yield the number of all ranks' batches for that of local ones, where it weighs a part of the loss.
 
     What counts once an epoch in the serial training would count n times. Shares of an epoch, as ``step / len(loader)``,
     stay.
@@ -72,12 +72,12 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
 
 
 def _numbers_beside(facts: Facts, way: cst.CSTNode) -> Tells:
-    """Return what tells the numbers of a rank's own that ``way`` is decided by: ``if total / len(loader) < 0.6``."""
+    """Return what tells the local numbers that ``way`` is decided by: ``if total / len(loader) < 0.6``."""
     return lambda n: n is not way and facts.local(n)
 
 
 def _accumulates(facts: Facts) -> Literal["no", "some batches", "an epoch"]:
-    """Tell whether an update takes the gradients of several batches, or of all: their number is then a rank's own."""
+    """Tell whether an update takes the gradients of several batches, or of all: their number is then local."""
     tests = [
         up.test
         for step in facts.steps
@@ -144,7 +144,7 @@ def _ways(facts: Facts, weight: cst.BaseExpression, depth: int = 4) -> Iterator[
 
 
 def _is_count(facts: Facts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is, or is a name of, a number of a rank's own batches."""
+    """Tell whether ``node`` is, or is a name of, a number of local batches."""
     if isinstance(node, (cst.Name, cst.Attribute)):
         made = leaves(facts.flow, node)
         return all(leaf is not node and _grows(facts, leaf) for leaf in made)
@@ -168,6 +168,6 @@ def _grows(facts: Facts, node: cst.BaseExpression) -> bool:
 
 
 def _falls(facts: Facts, nodes: tuple[cst.CSTNode, ...]) -> bool:
-    """Tell whether among ``nodes`` a power has a number of a rank's own batches in its exponent."""
+    """Tell whether among ``nodes`` a power has a number of local batches in its exponent."""
     powers = (n for n in nodes if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Power))
     return any(_is_count(facts, part) for power in powers for part in walk(power.right))

@@ -55,7 +55,7 @@ def names(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
             if not once(facts, call):
                 yield Doubt(
                     whole,
-                    "each rank's own clock names this, before the ranks meet: they may look for other "
+                    "the clock of each rank names this, before the ranks meet: they may look for other "
                     "files than rank 0 writes",
                     "medium",
                     f"{facts.alias}.broadcast() it under the main guard",

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import statements
 from dlrun.port.program.script import walk
-from dlrun.port.steps.metrics import played
+from dlrun.port.steps.metrics import environments
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -36,8 +36,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             if dl.should_stop():  # the scheduler ends the job: this was its last checkpoint
                 break
     """
-    if played.uneven(facts) is not None:
-        return  # the ranks do not come to the end of a turn together
+    if environments.uneven(facts) is not None:
+        return  # the ranks do not come to the end of an iteration together
     for top in facts.tops:
         saving = [s for s in facts.script.block_of(top.loop) if _saves(facts, s)]
         line = facts.script.parents[saving[-1]] if saving else None

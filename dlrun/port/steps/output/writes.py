@@ -102,7 +102,7 @@ def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
 
 
 def in_memory(facts: ScriptFacts, call: cst.Call) -> bool:
-    """Tell whether ``call`` is given a file that is a rank's own, which it reads again: ``fig.savefig(buffer)``."""
+    """Tell whether ``call`` is given a file that is local, which it reads again: ``fig.savefig(buffer)``."""
     made = (o.node for arg in call.args for o in facts.flow.origins(arg.value))
     return any(isinstance(node, cst.Call) and facts.script.name_of(node.func) in _OWN for node in made)
 

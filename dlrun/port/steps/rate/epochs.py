@@ -1,4 +1,4 @@
-"""Part of step "rate": which loop's turns are epochs, and how many steps of this rank an epoch has."""
+"""Part of step "rate": which loop's iterations are epochs, and how many steps of this rank an epoch has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlrun.port.steps.counts.counters import runs_inside
 
 
 def loop_of(facts: Facts, top: Top) -> tuple[cst.For, str]:
-    """Return the loop whose turns are epochs, within ``top``, and the number of its turn from 0, as text.
+    """Return the loop whose iterations are epochs, within ``top``, and the number of its iteration from 0, as text.
 
     Raises:
         DlrunError: there is none, or its turns have no number.

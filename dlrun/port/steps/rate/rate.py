@@ -12,7 +12,7 @@ from dlrun.port.facts.updates.keywords import keywords, starred
 from dlrun.port.facts.updates.rates import ends, is_zero, resets, scaled_already, text_of
 from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, walk
-from dlrun.port.steps.rate import own_rates, recipe, told_rates
+from dlrun.port.steps.rate import group_rates, recipe, shown_rates
 
 # Learning rates that torch.optim takes when none is given.
 DEFAULTS = {
@@ -77,20 +77,20 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             if found.node not in done:
                 done.add(found.node)
                 yield found
-    for value in own_rates.rates(facts):
+    for value in group_rates.rates(facts):
         if value not in done:
             done.add(value)
             yield Edit(value, "the linear scaling rule (a group's own rate)", scale)
     for call in facts.script.calls:
         for given in _absolute(facts, call):
-            if given not in done and not is_zero(given) and not own_rates.read(facts, given, done):
+            if given not in done and not is_zero(given) and not group_rates.read(facts, given, done):
                 done.add(given)
                 yield Edit(given, "the scheduler sets this rate itself", scale)
-    for value in dict.fromkeys(told_rates.source(facts, value) for value in resets(facts)):
+    for value in dict.fromkeys(shown_rates.source(facts, value) for value in resets(facts)):
         yield Edit(value, "an absolute rate would undo the scaling", scale)
     for value in ends(facts):
         yield Edit(value, "the rate that is set against this one is scaled", scale)
-    yield from own_rates.by_hand(facts)
+    yield from group_rates.by_hand(facts)
     named = ((call, next(iter(facts.kinds.names(call.func)), "")) for call in facts.optimizers)
     yield from suits(facts.options, named)
 
@@ -156,7 +156,7 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
                 name="rate-not-scaled",
             )
         return
-    if own_rates.of_their_own(facts, call):
+    if group_rates.of_their_own(facts, call):
         return
     if stock and last in DEFAULTS and call.args:
         rate = cst.Arg(scale(cst.Float(DEFAULTS[last])), keyword=cst.Name("lr"), equal=_EQUAL)

@@ -33,7 +33,7 @@ def _entry(script: Script, read: cst.CSTNode) -> cst.Subscript | None:
 
 
 def kept_inside(facts: ScriptFacts, reads: Collection[cst.CSTNode]) -> Iterator[Edit]:
-    """Yield what takes the last entry of a table where n times a rank's own steps, ``reads``, lie beyond it.
+    """Yield what takes the last entry of a table where n times local steps, ``reads``, lie beyond it.
 
     Where n does not divide an epoch's batches, n ranks take a few more.
     """

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts, Top
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import statements
-from dlrun.port.steps.rate import epochs, unfit
+from dlrun.port.steps.rate import epochs, unfit_options
 
 
 def in_loops(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -19,9 +19,9 @@ def in_loops(facts: Facts) -> Iterator[Edit | Doubt]:
     Raises:
         DlrunError: an option that was asked for has no sense or no place in this script.
     """
-    if not unfit.words(facts):
+    if not unfit_options.words(facts):
         return
-    unfit.refuse_in_loops(facts)
+    unfit_options.refuse_in_loops(facts)
     options, dl = facts.options, facts.alias
     if options.lars:
         yield unsuited(facts, facts.optimizers[0] if facts.optimizers else facts.tops[0].loop)
@@ -75,8 +75,8 @@ def callbacks(facts: KerasFacts) -> list[str]:
         DlrunError: an option that was asked for has no sense in this script.
     """
     options, dl = facts.options, facts.alias
-    if unfit.words(facts):
-        unfit.refuse_in_fit(facts)
+    if unfit_options.words(facts):
+        unfit_options.refuse_in_fit(facts)
     found = []
     if options.warmup_epochs or options.warmup_steps:
         found.append(f"{dl}.WarmUp({options.warmup_steps or f'epochs={options.warmup_epochs}'})")

@@ -66,7 +66,7 @@ def _ahead(facts: Facts) -> Iterator[Edit | Doubt]:
         else:
             yield Edit(
                 facts.script.line_of(statement),
-                "the first samples, too, are each rank's own",
+                "the first samples, too, are local",
                 before=statements("torch/reseed", dl=facts.alias),
             )
 

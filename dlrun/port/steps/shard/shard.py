@@ -60,8 +60,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             if feed.how == "turns" and (test := _asks_for_more(facts, feed.node)) is not None:
                 yield Doubt(
                     test,
-                    "n ranks take n batches a turn: where n does not divide their number, some ranks go "
-                    "past the end in the last turn",
+                    "n ranks take n batches an iteration: where n does not divide their number, some ranks go "
+                    "past the end in the last iteration",
                     "high",
                     "as many batches as n divides",
                     name="uneven-share",

@@ -11,7 +11,7 @@ from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.models.kinds import plays, to_an_end
 from dlrun.port.program.script import argument, calls_method, dotted, walk
-from dlrun.port.steps.metrics.apart import seeded_draws
+from dlrun.port.steps.metrics.divergence import seeded_draws
 
 _NORMALISES = re.compile(
     r"^(gym|gymnasium|stable_baselines3)\..*(NormalizeObservation|NormalizeReward|VecNormalize|"
@@ -77,7 +77,7 @@ def _normalised(facts: Facts) -> Iterator[Doubt]:
             )
             yield Doubt(
                 call,
-                "this goes by the mean and the variance of a rank's own episodes: each rank's model is given others",
+                "this goes by the mean and the variance of local episodes: each rank's model is given others",
                 "medium",
                 f"average {of} with {facts.alias}.average() before each update",
                 name="ranks-diverge",
@@ -85,7 +85,7 @@ def _normalised(facts: Facts) -> Iterator[Doubt]:
 
 
 def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt where an update is made at every step of an episode, whose length is a rank's own."""
+    """Yield a doubt where an update is made at every step of an episode, whose length is local."""
     if (loop := uneven(facts)) is not None:
         why = "episodes differ in length: a rank that makes fewer updates leaves the others waiting for ever"
         yield Doubt(loop, why, "high", "count updates, not episodes, so that all ranks make as many", name="may-hang")

@@ -30,8 +30,8 @@ def turns(serial: Run, run: Run) -> Check | None:
     for a, b in zip(loops(serial.root), loops(run.root), strict=False):
         before, now = a["values"][TURNS], b["values"][TURNS]
         if _is(now, before, n * n) and not _is(now, before, n):
-            finding = f"{b['what']} makes {now:g} turns, 1/{n * n} of the serial {before:g}: {n} ranks make 1/{n}"
-            todo = "divide the number of turns once: by dl.steps(), or as len() of the sharded loader"
+            finding = f"{b['what']} makes {now:g} iterations, 1/{n * n} of the serial {before:g}: {n} ranks make 1/{n}"
+            todo = "divide the number of iterations once: by dl.steps(), or as len() of the sharded loader"
             return failed(NAME, finding, todo, "too-few-steps", where=b.at)
         through = _goes_through_epochs(serial.root, a) and _shares(serial, run)
         if _is(now, before, n) and (through or _inner_is_divided(a, serial, run)):
@@ -99,12 +99,12 @@ def _too_many(loop: Event, steps: float, n: int, makes: str, run: Run) -> Check:
 
 
 def _is(now: float, before: float, factor: int) -> bool:
-    """Whether a number of turns is another one, divided by a factor, rounded up or down."""
+    """Whether a number of iterations is another one, divided by a factor, rounded up or down."""
     return before >= 2 * factor and abs(now - before / factor) < 1
 
 
 def _goes_through_epochs(trace: Trace, loop: Event) -> bool:
-    """Whether each turn of a loop goes through a loader, in more steps than one."""
+    """Whether each iteration of a loop goes through a loader, in more steps than one."""
     begun = trace.events.index(loop)
     first = next((event.kind for event in trace.events[begun:] if event.kind in ("epoch", "step")), "")
     whole = [epoch for epoch in training(trace) if epoch.loops and epoch.complete]
@@ -112,7 +112,7 @@ def _goes_through_epochs(trace: Trace, loop: Event) -> bool:
 
 
 def _inner_is_divided(outer: Event, serial: Run, run: Run) -> bool:
-    """Whether each turn of a loop, ``outer``, goes through a range of steps, of which each rank makes 1/n already."""
+    """Whether each iteration of a loop, ``outer``, is a range of steps, of which each rank makes 1/n already."""
     pairs = list(zip(loops(serial.root), loops(run.root), strict=False))
     place = next(i for i, (one, _) in enumerate(pairs) if one is outer)
     if outer.facts.get("single") or place + 1 == len(pairs):

@@ -18,7 +18,7 @@ from dlrun.port.steps.counts.bounds import compared
 from dlrun.port.steps.counts.counters import Counters, attributes, counters, each_update, tells, variables
 from dlrun.port.steps.counts.counts import is_own
 from dlrun.port.steps.counts.milestones import numbers
-from dlrun.port.steps.counts.so_far import steps_so_far
+from dlrun.port.steps.counts.update_counts import steps_so_far
 
 
 def torch(facts: Facts, followed: Collection[cst.CSTNode]) -> Iterator[Doubt]:
@@ -102,7 +102,7 @@ def _ends(node: cst.If) -> bool:
 
 
 def _is_gone(facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign, backwards: Collection[cst.CSTNode]) -> bool:
-    """Tell whether no later turn sees what ``node`` gives its names: ``x = x.argmax(1)`` after the loss is made.
+    """Tell whether no later iteration sees what ``node`` gives its names: ``x = x.argmax(1)`` after the loss is made.
 
     They are made anew there, or nothing reads them but what ``test`` heads: that is asked for itself.
     """
@@ -140,7 +140,7 @@ def _count(
 
 
 def _is_serial(facts: Facts, count: cst.BaseExpression) -> bool:
-    """Tell whether ``count`` may be a number of serial steps, and not the first one, nor the rank's own."""
+    """Tell whether ``count`` may be a number of serial steps, and not the first one, nor of local ones."""
     first = isinstance(count, cst.Integer) and count.evaluated_value < 2
     return not first and not is_own(facts, count)
 

@@ -1,4 +1,4 @@
-"""Part of step "metrics": tensors that move with a rank's own samples, such as the centers of classes, and weights that
+"""Part of step "metrics": tensors that move with local samples, such as the centers of classes, and weights that
 the first batch makes."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.taint import Taint, chances, leads_back
 from dlrun.port.program.script import dotted, table_of, walk
 from dlrun.port.steps.counts.counts import is_own
-from dlrun.port.steps.metrics.moved import is_buffer, is_same, is_weight, moved, owner_of
-from dlrun.port.steps.metrics.played import environments
+from dlrun.port.steps.metrics.environments import environments
+from dlrun.port.steps.metrics.in_place import is_buffer, is_same, is_weight, moved, owner_of
 from dlrun.port.steps.metrics.queues import fills, of_its_own
 
 _MAKES = ("zeros", "ones", "rand", "randn", "full", "empty", "tensor", "zeros_like", "randn_like", "Parameter")
@@ -89,7 +89,7 @@ def _adds(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
 
 
 def _is_part_of_mean(facts: Facts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is divided by the number of a rank's own batches."""
+    """Tell whether ``node`` is divided by the number of local batches."""
     divides = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide)
     return divides and is_own(facts, node.right)  # type: ignore[attr-defined]
 
@@ -155,7 +155,7 @@ def _makes(facts: Facts, value: cst.CSTNode) -> str:
 
 
 def _own(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
-    """Tell whether every update runs ``node``, with values that are this rank's own, and not from gradients."""
+    """Tell whether every update runs ``node``, with values that are local, and not from gradients."""
     if any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in walk(node)):
         return False
     noise = facts.script.code(node).startswith(f"{facts.script.code(state)}.copy_(") and is_buffer(facts, state)

@@ -82,7 +82,7 @@ def _follows(facts: ScriptFacts, value: cst.CSTNode, state: cst.BaseExpression, 
 
 
 def _own_place(facts: ScriptFacts, target: cst.Subscript) -> bool:
-    """Tell whether ``target`` is an entry for this rank's own samples."""
+    """Tell whether ``target`` is an entry for local samples."""
     return isinstance(facts, Facts) and facts.unequal(target.slice[0])
 
 

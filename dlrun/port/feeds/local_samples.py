@@ -1,4 +1,4 @@
-"""The samples, and the numbers of samples, that are each rank's own."""
+"""The samples, and the numbers of samples, that are local."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dlrun.port.program.script import dotted
 
 
 def samples(feeds: Feeds) -> Iterator[cst.CSTNode]:
-    """Yield what loops run over, and what next() or chance draws for a step, where that is each rank's own share."""
+    """Yield what loops run over, and what next() or chance draws for a step, where that is the local share."""
     loops = [x for x in (*feeds.loops.training, *feeds.loops.accumulating) if isinstance(x, cst.For)]
     yield from (feed.node for feed in feeds.found.values() if feed.how == "iterable")
     for source in (feeds.iterated.source(loop.iter) for loop in loops):
@@ -50,7 +50,7 @@ def _holds(feeds: Feeds, feed: Feed, node: cst.BaseExpression) -> bool:
 
 
 def numbers(feeds: Feeds) -> Iterator[cst.Name]:
-    """Yield the uses of numbers of samples, or of batches, that are each rank's own."""
+    """Yield the uses of numbers of samples, or of batches, that are local."""
     for feed in feeds.found.values():
         yield from (n for n in feed.picks if feed.how == "positions" and isinstance(n, cst.Name))
         for loop in feeds.loops.training if feed.how == "indices" else ():

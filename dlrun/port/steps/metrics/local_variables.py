@@ -1,4 +1,4 @@
-"""As ``own_states``, for TensorFlow and Keras: variables, tensors and numbers that a rank's own samples move."""
+"""As ``local_states``, for TensorFlow and Keras: variables, tensors and numbers that local samples move."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dlrun.port.facts.models.kinds_tensorflow import TensorFlowKinds, plain
 from dlrun.port.facts.taint import Taint
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.program.script import argument, calls_method, dotted, walk
-from dlrun.port.steps.metrics.moved import is_same, moved, tensor_of
-from dlrun.port.steps.metrics.own_states import runs_in
+from dlrun.port.steps.metrics.in_place import is_same, moved, tensor_of
+from dlrun.port.steps.metrics.local_states import runs_in
 from dlrun.port.steps.metrics.queues import fills, of_its_own
 
 _METHODS = re.compile(r"^(assign(_add|_sub)?|scatter_(nd_)?(add|sub|update|max|min))$")
@@ -44,7 +44,7 @@ class OwnVariables:
     """Finds EMAs of statistics, centers of classes, codebooks and baselines that each rank moves by itself."""
 
     def __init__(self, facts: ScriptFacts, own: Collection[cst.CSTNode], means: Collection[cst.CSTNode]) -> None:
-        """``own`` are values that are a rank's own, beside the samples; ``means`` are the same on all ranks."""
+        """``own`` are values that are local, beside the samples; ``means`` are the same on all ranks."""
         self.facts = facts
         self.script = facts.script
         self.kinds = facts.kinds if isinstance(facts.kinds, TensorFlowKinds) else TensorFlowKinds(facts.flow)

@@ -16,8 +16,8 @@ from dlrun.port.program.script import argument, walk
 from dlrun.port.steps.counts import decays
 from dlrun.port.steps.counts.counters import attributes, counters, tells
 from dlrun.port.steps.counts.milestones import numbers
-from dlrun.port.steps.counts.so_far import steps_so_far
 from dlrun.port.steps.counts.step_rates import StepRates, ways
+from dlrun.port.steps.counts.update_counts import steps_so_far
 from dlrun.port.steps.rate import keras_rate, schedules
 
 _STEPS = ("last_epoch", "_step_count")  # what a scheduler of PyTorch counts its steps in
@@ -66,7 +66,7 @@ def names(facts: Facts, call: cst.Call) -> list[str]:
 
 
 def _function(facts: Facts, value: cst.BaseExpression, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:
-    """Yield what tells the function ``value`` the serial steps, or divides what it compares the rank's own with."""
+    """Yield what tells the function ``value`` the serial steps, or divides what it compares the local ones with."""
     function = _defined(facts, value)
     if function is not None and (params := [p.name.value for p in function.params.params if p.name.value != "self"]):
 
@@ -81,7 +81,7 @@ def _function(facts: Facts, value: cst.BaseExpression, divided: Collection[cst.C
             return
     yield Edit(
         value,
-        "it is told the steps of all ranks, n times the rank's own",
+        "it is told the steps of all ranks, n times the local ones",
         lambda f: expression("torch/steps", {"count": f}, dl=facts.alias),
     )
 

@@ -81,7 +81,7 @@ class Tops:
                 continue
             for loop in reversed(loops):
                 if self._makes_model(loop, end):
-                    continue  # another model in each turn: it is in sight before a loop further in
+                    continue  # another model in each iteration: it is in sight before a loop further in
                 models, optimizers = self._in_sight(function, loop, functions)
                 alone = optimizers and fallback is None and not self._modules_made_in(functions)
                 if models or alone:

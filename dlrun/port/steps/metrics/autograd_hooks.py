@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.program.script import calls_method, dotted, walk
-from dlrun.port.steps.metrics.moved import is_buffer
+from dlrun.port.steps.metrics.in_place import is_buffer
 
 _FUNCTION = "torch.autograd.Function"
 _OPTIMIZER = re.compile(r"^torch\.optim(\.\w+)*\.Optimizer$")
@@ -55,7 +55,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
             for hook in hooks[:1]:
                 yield Doubt(
                     hook,
-                    f"{cls.name.value} goes by what layers take and give, which is a rank's own: each "
+                    f"{cls.name.value} goes by what layers take and give, which is local: each "
                     "rank makes another update of the same gradients",
                     "high",
                     f"{facts.alias}.average() of what it keeps of that, before it is used",

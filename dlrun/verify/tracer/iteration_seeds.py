@@ -1,6 +1,6 @@
-"""Random numbers that follow from the turn of a loop of steps, where the script draws or picks its batches itself.
+"""Random numbers that follow from the iteration of a loop of steps, where the script draws or picks its batches itself.
 
-So turn k of rank r of n draws what turn n k + r of the serial script draws: between them the ranks have its batches.
+So iteration k of rank r of n draws what iteration n k + r of the serial script draws: the ranks have its batches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dlrun.verify.tracer.recorder import Recorder
 
 
 class Turns:
-    """Seeds the shared generators behind each turn, which is so many optimizer steps (``orders.turn_steps``)."""
+    """Seeds the shared generators behind each iteration, which is so many optimizer steps (``orders.turn_steps``)."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder, self._own = recorder, False
@@ -34,7 +34,7 @@ class Turns:
     def _seed(self) -> None:
         orders = self._recorder.orders
         turn, n = self._recorder.steps // orders.turn_steps * orders.stride, orders.shares
-        if orders.turn:  # of each n turns another one comes last
+        if orders.turn:  # of each n iterations another one comes last
             turn += (turn + orders.turn) % n - turn % n
         seed_for(self._recorder, turn + (self._recorder.rank if self._own and orders.stride > 1 else 0))
 

@@ -14,7 +14,7 @@ from dlrun.port.feeds.positions.positions import mentions, slides
 from dlrun.port.insert import statements
 from dlrun.port.program.script import argument, calls_method, dotted, names_in, table_of, walk
 from dlrun.port.steps.counts.counters import runs_inside
-from dlrun.port.steps.metrics.steering import trained_by
+from dlrun.port.steps.metrics.curricula import trained_by
 from dlrun.port.steps.shard.unseeded import unseeded
 
 _SEEDS = ("numpy.random.seed", "random.seed", "torch.manual_seed")
@@ -63,7 +63,7 @@ def _chosen(facts: Facts) -> Iterator[Doubt]:
     for made in chosen(facts):
         yield Doubt(
             made,
-            "a model chose or made these samples: where dropout, BatchNorm or a rank's own batches "
+            "a model chose or made these samples: where dropout, BatchNorm or local batches "
             "had a part in it, each rank shards another set",
             "medium",
             f"chosen = {facts.alias}.broadcast(chosen) where they are chosen",
@@ -105,7 +105,7 @@ def _slides(facts: Facts) -> Iterator[Doubt]:
 
 
 def _noise(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt where a loop adds to all samples, in every turn, noise whose shape is written as a number."""
+    """Yield a doubt where a loop adds to all samples, in every iteration, noise whose shape is written as a number."""
     script = facts.script
     for loop, _ in facts.counted:
         picked = {dotted(n.value) for n in walk(loop) if isinstance(n, cst.Subscript)}
