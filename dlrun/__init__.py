@@ -1,3 +1,3 @@
 """dlrun takes a serial training script to a thousand ranks: port, verify, launch, tune."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
