@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +92,9 @@ def measure(
     their links are like, hosts are made up on this machine (lab.py). An interrupt raises `CutShortError`.
     """
     spec = {"cases": [[c.name, c.counts] for c in cases], "dtype": dtype, "seconds": seconds, "ways": list(ways)}
-    base = replace(plan or LaunchPlan(()), tuned=False, module=False, apart=False)
+    base = (plan or LaunchPlan(()))._replace(tuned=False, module=False, apart=False)
     program = (str(PROGRAMS / ("allreduce_cuda.py" if device == "cuda" else "allreduce.py")), json.dumps(spec))
-    settled = replace(base, program=program, ranks=ranks, show=(0,), env=base.env + tuple((env or {}).items()))
+    settled = base._replace(program=program, ranks=ranks, show=(0,), env=base.env + tuple((env or {}).items()))
     known = {c.name: c for c in cases}
     cells: list[Cell] = []
     start: dict[str, Any] = {}

@@ -152,7 +152,7 @@ def _head(settled: LaunchPlan, space: Space, seen: Look | None, options: dict[st
 
     said = {k: str(v) for k, v in options.items() if k not in ("journal", "backend", "params", "chosen") and v}
     axes = {axis.name: axis.values for axis in space.axes}
-    return {"key": asdict(key_of(settled)), **said, **more, "axes": axes, "seen": asdict(seen) if seen else None}
+    return {"key": key_of(settled)._asdict(), **said, **more, "axes": axes, "seen": asdict(seen) if seen else None}
 
 
 def _space(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,7 @@ def check(plan: LaunchPlan) -> str:
             others.append(line)
 
     assert settled.ranks
-    probe = replace(
-        plan,
+    probe = plan._replace(
         program=(str(_PROGRAM),),
         module=False,
         ranks=settled.ranks,

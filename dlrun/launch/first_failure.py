@@ -11,7 +11,6 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +111,7 @@ class FirstFailure:
             first = next(filter(None, map(self._aborted, self._heard)), first)
         known = {name: first[name] for name in ("rank", "host", "pid", "what", "where", "code", "time")}
         self.failure = Failure(**known, tail=tuple(first.get("tail", ())), others=self.ranks - 1)
-        record = {**asdict(self.failure), "log": f"rank-{self.failure.rank}.log"}
+        record = {**self.failure._asdict(), "log": f"rank-{self.failure.rank}.log"}
         keep(self.run_dir / "failure.json", json.dumps(record, indent=1) + "\n")
 
     def _aborted(self, heard: tuple[int, int, Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _NOT_CONNECTED = r"env:// rendezvous|KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_(ADDR|PORT))'"
 
@@ -13,8 +13,7 @@ _NOT_CONNECTED = r"env:// rendezvous|KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MAST
 LOST = "lost without a word: its node or the network to it is gone, or its watcher was killed"
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """How the first rank failed. ``others`` ranks were then stopped, or failed after it."""
 
     rank: int
@@ -48,8 +47,7 @@ class Failure:
         return ""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """How a job ended: the code of the first rank that failed (128 + signal), 0 when none did.
 
     ``interrupted``: a signal ended it, or had its ranks save and stop, before its time.

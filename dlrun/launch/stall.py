@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlrun.rank.script import theirs
 
@@ -22,8 +21,7 @@ _SUSPECT = 0.5  # seconds from the end of a rank that said nothing to the first 
 _SHOWN = 12  # frames of a missing rank's stack
 
 
-@dataclass(frozen=True)
-class Stack:
+class Stack(NamedTuple):
     """Where one rank stands: its main thread's frames as ``file:line name``, innermost first, and its log's size.
 
     ``call`` is the exchange that dl_comm says it is in: "call 12 of team 0: gradients (mean) of weight (64, 3)", and

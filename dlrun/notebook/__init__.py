@@ -23,7 +23,6 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def launch(
         per_node=per_node,
     )
     try:
-        return _returned(replace(plan, ranks=_ranks(n)), function, tuple(args))
+        return _returned(plan._replace(ranks=_ranks(n)), function, tuple(args))
     except DlrunError as error:  # who shows an exception shows its message alone
         raise DlrunError("; ".join(filter(None, (error.message, error.hint)))) from error.__cause__
 
@@ -79,7 +78,7 @@ def _returned(plan: LaunchPlan, function: Callable[..., Any], args: tuple[Any, .
     try:
         _send(call, function, args)
         program = (*plan.program, str(call), str(answer))
-        _check(_launch(replace(plan, program=program, run_dir=str(folder)), None, _note))
+        _check(_launch(plan._replace(program=program, run_dir=str(folder)), None, _note))
         return pickle.loads(answer.read_bytes())
     finally:
         for file in (call, answer):  # they may be large

@@ -47,7 +47,7 @@ class Experiment:
         words = []
         for name, value in self.divided if mode == STRONG else ():
             words += [f"--{name}", share(value, ranks)]
-        return replace(self.plan, program=(*self.plan.program, *words), ranks=ranks)
+        return self.plan._replace(program=(*self.plan.program, *words), ranks=ranks)
 
 
 def share(value: str, ranks: int) -> str:

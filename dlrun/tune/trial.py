@@ -85,8 +85,7 @@ class ScriptJob:
     def run(self, trial: Trial) -> Outcome:
         """Carry the trial out."""
         lines: list[str] = []
-        plan = replace(
-            self.plan,
+        plan = self.plan._replace(
             program=(*self.plan.program, *self.space.options(trial.settings)),
             env=self.plan.env + tuple(self.space.environment(trial.settings).items()),
             tuned=False,
