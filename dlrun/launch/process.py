@@ -186,14 +186,18 @@ class Run:
         elif stacks := self.lookout.stalled():
             if all(stack.stuck for stack in stacks.values()) and self.blame.blames_left():
                 return
-            if not self.lookout.told():
+            absent = missing(stacks) or list(stacks.values())
+            works = self.plan.on_stall == "abort" and any(stack.works for stack in absent)
+            if not self.lookout.told(works):
                 return
             still = self.lookout.still()
             self.console.end_line()
             for line in verdict(stacks, still):
                 print(line if line.startswith(" ") else f"dlrun: {line}", file=sys.stderr, flush=True)
-            if self.plan.on_stall == "abort" and not self.blame.blames_left():
-                guilty = (missing(stacks) or list(stacks.values()))[0]
+            if works:
+                print("  the job is not ended while it works there", file=sys.stderr, flush=True)
+            elif self.plan.on_stall == "abort" and not self.blame.blames_left():
+                guilty = absent[0]
                 self.blame.fails(
                     {
                         "rank": guilty.rank,
@@ -287,7 +291,9 @@ class Run:
         if self.refusal:
             complain(self.refusal, self._hint(), said)
         seconds = time.monotonic() - self.started
-        return Result(code, self.run_dir, failure, seconds, self.signals.ended, serial and code == 0)
+        return Result(
+            code, self.run_dir, failure, seconds, self.signals.ended, self.signals.ended_by, serial and code == 0
+        )
 
     def _once(self, failure: Failure | None) -> Failure | None:
         """Return the failure without its last lines, where a rank that is shown has said the same: a syntax error."""
