@@ -124,10 +124,10 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     with Progress(goal.budget) as progress:
         cut = carry_out(job, journal, next_trial, _teller(progress, goal))
     if not journal.outcomes:
-        raise StoppedError("interrupted before the first trial was done")
+        raise StoppedError("the first trial", cut)
     titles = (f"averaging the gradients of {name}", f"a step of {script[0]}" if seen else "")
     measure = Measure(options["metric"] or ("samples/s" if prints else ""), *titles)
-    _show(space, journal, goal, measure, cut)
+    _show(space, journal, goal, measure, bool(cut))
     if profile and not validate:
         _keep(space, journal, goal, name, settled)
 

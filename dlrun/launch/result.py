@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from dlrun.errors import SignalledError
+
 _NOT_CONNECTED = r"env:// rendezvous|KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_(ADDR|PORT))'"
 
 
@@ -58,7 +60,14 @@ class Result(NamedTuple):
     failure: Failure | None = None
     seconds: float = 0.0
     interrupted: bool = False
+    signal: int = 0  # that one, where ``interrupted``
     serial: bool = False  # no rank ever loaded anything to talk to the others with
+
+
+def check_interrupted(result: Result) -> None:
+    """Raise what Ctrl-C does, with the signal's number, where one ended the job."""
+    if result.interrupted:
+        raise SignalledError(result.signal)
 
 
 def keep(file: Path, text: str) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 from dlrun.errors import DlrunError
 from dlrun.launch import Host, LaunchPlan, look_here, new_run_dir
 from dlrun.launch import launch as _launch
-from dlrun.launch.result import Result
+from dlrun.launch.result import Result, check_interrupted
 
 _CALL = Path(__file__).parent / "programs" / "call.py"
 
@@ -116,8 +116,7 @@ def _send(file: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> No
 
 def _check(result: Result) -> None:
     """Raise what the end of the job calls for."""
-    if result.interrupted:
-        raise KeyboardInterrupt
+    check_interrupted(result)
     if result.returncode:
         for line in result.failure.tail if result.failure else ():
             print(f"  | {line}", file=sys.stderr)

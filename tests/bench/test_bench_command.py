@@ -78,6 +78,21 @@ def test_a_type_that_was_not_measured_before_is_refused_before_anything_runs(tmp
     assert not (tmp_path / "dlrun-runs").exists()
 
 
+def test_a_benchmark_that_sigterm_ends_before_its_first_row_says_so_and_has_its_exit_code(tmp_path: Path) -> None:
+    words = ["-n", "2", "--sizes", "4", "--models", "none", "--seconds", "60", "--ways", "dl_comm"]
+    line = [sys.executable, "-m", "dlrun", "bench", "allreduce", *words]
+    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    try:
+        assert process.stdout.readline(), "the title, which comes when the ranks are there"
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert errors.splitlines()[-1] == "dlrun: ended by SIGTERM before the first case was done", errors
+    assert process.returncode == 143
+
+
 def test_rows_appear_as_they_are_done_and_an_interrupt_keeps_those_that_were(tmp_path: Path) -> None:
     words = ["-n", "2", "--sizes", "4,8,16,32", "--models", "none", "--seconds", "3", "--ways", "dl_comm,MPI,memcpy"]
     line = [sys.executable, "-m", "dlrun", "bench", "allreduce", *words, "--out", "now.json"]
