@@ -26,7 +26,7 @@ from dlrun.launch.mps import served
 from dlrun.launch.plan import Command, Host, LaunchPlan
 from dlrun.launch.profile import with_profile
 from dlrun.launch.resolve import resolve as _resolve
-from dlrun.launch.site import Site, look
+from dlrun.launch.site import Site, allocated, look
 from dlrun.rank import saving
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def launch_again(
         if least > (plan.ranks or 1):
             why = f"there are to be {plan.ranks} ranks, and {least} or more"
             raise DlrunError(why, "give the lower number first: -n 4:8, or --min-ranks 4 -n 8")
-    left = _Left(plan, least)
+    left = _Left(plan, least, allocated(os.environ) if least and not plan.hosts else ())
     for attempt in range(1, restarts + 2):
         program = plan.program + (resume if attempt > 1 else ())
         env = (*plan.env, ("DLRUN_ATTEMPT", str(attempt)))
@@ -190,12 +190,16 @@ def launch_again(
 
 
 class _Left:
-    """The hosts that are left to a job of at most ``plan.ranks`` ranks, and at least ``least``."""
+    """The hosts that are left to a job of at most ``plan.ranks`` ranks, and at least ``least``.
 
-    def __init__(self, plan: LaunchPlan, least: int | None) -> None:
+    Where none are named they are those of the batch job, ``given``, which a launcher is told once some are lost.
+    """
+
+    def __init__(self, plan: LaunchPlan, least: int | None, given: tuple[str, ...] = ()) -> None:
         self.most, self.least, self.per_node = plan.ranks or 1, least or 1, plan.per_node
-        self.even = -(-self.most // max(len(plan.hosts), 1))
-        self.named: tuple[Host, ...] = ()
+        self.even = -(-self.most // max(len(plan.hosts or given), 1))
+        self.given = tuple(map(Host, given))
+        self.named: tuple[Host, ...] = self.given
         self.lost: set[str] = set()
 
     def without(self, host: str) -> None:
@@ -204,6 +208,7 @@ class _Left:
 
     def plan(self, named: tuple[Host, ...]) -> tuple[int, tuple[Host, ...]]:
         """Return how many ranks there can be, and on which of these hosts."""
+        named = named or self.given
         if named != self.named:
             self.named, self.lost = named, set()
         hosts = tuple(host for host in named if not {host.name, host.name.partition(".")[0]} & self.lost)
@@ -213,7 +218,7 @@ class _Left:
                 f"the hosts that are left take {places} ranks, and the job needs {self.least}",
                 "name others, or give -n fewer, as 2:8",
             )
-        return min(self.most, places), hosts
+        return min(self.most, places), hosts if self.lost or named != self.given else ()
 
 
 def new_run_dir(plan: LaunchPlan) -> str:

@@ -140,6 +140,17 @@ def allocation(env: Mapping[str, str]) -> Allocation:
     return Allocation()
 
 
+def allocated(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the allocation's nodes, where its batch system tells them and launchers take some of them."""
+    system = allocation(env).system
+    if system == "slurm" and (control := which("scontrol", env)):
+        asked = [control, "show", "hostnames", env.get("SLURM_JOB_NODELIST", "")]
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+        return tuple(said.stdout.split()) if said.returncode == 0 else ()
+    lines = _lines(env.get({"pbs": "PBS_NODEFILE", "sge": "PE_HOSTFILE"}.get(system, "")))
+    return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+
+
 def which(program: str, env: Mapping[str, str]) -> str | None:
     """Return the path of a program, as ``shutil.which`` does, whose import takes 4 ms."""
     folders = [""] if "/" in program else env.get("PATH", os.defpath).split(os.pathsep)
