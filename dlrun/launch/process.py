@@ -93,6 +93,7 @@ class Run:
                 self.blame.due,
                 self.start_progress.due,
                 self.input.due,
+                self.console.due,
             )
             ready = self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0))
             for key, _ in ready:
@@ -109,6 +110,8 @@ class Run:
     def _act_in_time(self, now: float) -> None:
         """Do what is due."""
         self.start_progress.tell(now, 0 if self.asked else len(self.server.missing()))
+        if now >= self.console.due:
+            self.console.pass_on()
         if now >= self.input.due:
             self.input.wanted()
         if now >= self._start_by():
