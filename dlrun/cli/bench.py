@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dlrun.cli.bench_start import start
 from dlrun.cli.paths import NewFile
 from dlrun.cli.values import counts, finite
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Time how gradients are averaged, beside peers and the limit."""
+    """Time how gradients are averaged, beside peers and the limit, and what a start takes."""
+
+
+command.add_command(start)
 
 
 @command.command()
