@@ -18,6 +18,7 @@ import click
 
 from dlrun.errors import DlrunError
 from dlrun.launch import LaunchPlan, launch
+from dlrun.launch.result import check_interrupted
 from dlrun.port.files import port_file
 from dlrun.progress import span
 
@@ -127,8 +128,7 @@ def _run_serial(script: Path, args: list[str], threads: str, on_line: Callable[[
 
 def _run_ranks(plan: LaunchPlan, training: Training) -> int:
     result = launch(plan, on_line=training.read_rank)
-    if result.interrupted:
-        raise KeyboardInterrupt
+    check_interrupted(result)
     return result.returncode
 
 

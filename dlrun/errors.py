@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import IO, Any
@@ -30,10 +31,30 @@ class DlrunError(click.ClickException):
             click.echo(f"  {self.hint}", file=out)
 
 
-class StoppedError(DlrunError):
-    """Somebody interrupted it before there was anything to show."""
+class SignalledError(KeyboardInterrupt):
+    """The signal ``number`` ends what runs, as Ctrl-C does."""
 
-    exit_code = 130
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__()
+        self.number = number
+
+
+class StoppedError(DlrunError):
+    """A signal ended it, usually Ctrl-C, before there was anything to show: before ``what`` was done."""
+
+    def __init__(self, what: str, number: int = signal.SIGINT) -> None:
+        super().__init__(f"{ended_by(number)} before {what} was done")
+        self.exit_code = 128 + number  # type: ignore[misc]
+
+
+def ended_by(number: int) -> str:
+    """Return what is told of a signal that ended something."""
+    return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+
+
+def number_of(end: KeyboardInterrupt) -> int:
+    """Return the number of the signal behind it: that of Ctrl-C, where it does not say."""
+    return end.number if isinstance(end, SignalledError) else signal.SIGINT
 
 
 def no_script(path: Path) -> DlrunError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
@@ -55,6 +54,8 @@ class Progress:
         """Show what is being done, in words of one's own."""
         now = self.clock()
         if self.terminal:
+            import shutil  # costs 4 ms, and every launch loads this file
+
             width = shutil.get_terminal_size().columns
             self.stream.write(f"\r\033[K{text if len(text) < width else text[: width - 4] + '...'}")
             self.shown = True

@@ -132,3 +132,32 @@ def test_what_only_some_launches_need_costs_no_other_its_time() -> None:
     code = "import dlrun.launch, dlrun.launch.process, sys\nprint(*{'dlrun.apart.run', 'tempfile'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout == "\n"
+
+
+# What a launch does not need until its launcher runs: each takes a millisecond or more.
+LATER = {
+    *("shutil", "tempfile", "difflib", "mmap", "yaml", "dataclasses", "dlrun.cli.timeline", "dlrun.launch.hosts"),
+    *(f"dlrun.launch.{name}" for name in ("process", "console", "first_failure", "stall", "signals", "result")),
+}
+STARTS = """
+import sys
+from dlrun.launch import start
+from dlrun.__main__ import main
+
+def begin(*_):
+    print(*sys.modules)
+    sys.exit(0)
+
+start.LauncherProcess = begin
+sys.argv[:] = ["dlrun", "launch", "-n", "1", "train.py"]
+main()
+"""
+
+
+def test_until_its_launcher_runs_a_launch_loads_nothing_that_can_come_later(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    line = [sys.executable, "-c", STARTS]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, cwd=tmp_path)
+    loaded = set(done.stdout.split())
+    assert "dlrun.launch.start" in loaded, done.stderr
+    assert not loaded & LATER

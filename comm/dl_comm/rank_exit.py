@@ -70,7 +70,8 @@ def watch() -> None:
         _core.fail(f"rank {_core.rank()} ended with {kind.__name__}: {error}")
 
     def note_code(code: Any = None) -> NoReturn:
-        _Ending.code = 0 if code is None else code if isinstance(code, int) else 1
+        kept = code & 0xFF or int(code != 0) if isinstance(code, int) else 1  # of 256 the system would keep 0
+        _Ending.code = 0 if code is None else kept
         leave_python(code)
 
     sys.excepthook = note_exception

@@ -6,27 +6,27 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dlrun.bench.cases import WIDTHS, Case
 from dlrun.bench.lab import Slow, network, run
 from dlrun.bench.result import Bench, Cell, cell_of
-from dlrun.errors import DlrunError
+from dlrun.errors import DlrunError, SignalledError, number_of
 from dlrun.launch import LaunchPlan, launch
 from dlrun.launch.profile import processor
+from dlrun.launch.result import check_interrupted
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 OnEvent = Callable[[dict[str, Any]], None]
 
 
-class CutShortError(KeyboardInterrupt):
+class CutShortError(SignalledError):
     """Somebody interrupted a measurement: ``bench`` holds the cases that were done."""
 
-    def __init__(self, bench: Bench) -> None:
-        super().__init__()
+    def __init__(self, bench: Bench, number: int) -> None:
+        super().__init__(number)
         self.bench = bench
 
 
@@ -46,8 +46,7 @@ def run_program(plan: LaunchPlan, on_event: OnEvent) -> None:
             said.append(line)
 
     result = launch(plan, on_line)
-    if result.interrupted:
-        raise KeyboardInterrupt
+    check_interrupted(result)
     if result.returncode:
         why = str(result.failure) if result.failure else f"exit code {result.returncode}"
         raise DlrunError(f"the measurement stopped: {why}", "\n  ".join([*said[-5:], f"logs in {result.run_dir}"]))
@@ -93,9 +92,9 @@ def measure(
     their links are like, hosts are made up on this machine (lab.py). An interrupt raises `CutShortError`.
     """
     spec = {"cases": [[c.name, c.counts] for c in cases], "dtype": dtype, "seconds": seconds, "ways": list(ways)}
-    base = replace(plan or LaunchPlan(()), tuned=False, module=False, apart=False)
+    base = (plan or LaunchPlan(()))._replace(tuned=False, module=False, apart=False)
     program = (str(PROGRAMS / ("allreduce_cuda.py" if device == "cuda" else "allreduce.py")), json.dumps(spec))
-    settled = replace(base, program=program, ranks=ranks, show=(0,), env=base.env + tuple((env or {}).items()))
+    settled = base._replace(program=program, ranks=ranks, show=(0,), env=base.env + tuple((env or {}).items()))
     known = {c.name: c for c in cases}
     cells: list[Cell] = []
     start: dict[str, Any] = {}
@@ -112,20 +111,20 @@ def measure(
             cells.append(cell_of(event, ranks, known, WIDTHS[dtype]))
         on_event(event)
 
-    cut = False
+    cut = 0
     try:
         if lab:
             _run_in_lab(lab, ranks, program, env or {}, listen)
         else:
             run_program(settled, listen)
-    except KeyboardInterrupt:
-        cut = True
+    except KeyboardInterrupt as end:
+        cut = number_of(end)
         cells = [cell for cell in cells if cell.case != start["name"]]  # that case was not finished
     kept = ("mpi", "hosts", "cores", "python", "numpy", "settings", "path", "wire")  # path: that arrays on GPUs went
     machine = {k: start[k] for k in kept if k in start} | {"cpu": processor()}
     bench = Bench(dtype, machine, start.get("absent", {}), tuple(cells))
     if cut:
-        raise CutShortError(bench)
+        raise CutShortError(bench, cut)
     return bench
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from dlrun import __version__
-from dlrun.errors import DlrunError
+from dlrun.errors import DlrunError, SignalledError, ended_by, number_of
 
 # In the order in which a user meets them; `dlrun --help` lists them so.
 VERBS = (
@@ -86,9 +86,8 @@ class _Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         _check_folder()
-        told: list[int] = []
         try:
-            with _ended_like_ctrl_c(told):
+            with _ended_like_ctrl_c():
                 return super().invoke(ctx)
         except click.NoSuchOption as error:
             if error.ctx and any(isinstance(p, click.Argument) and p.nargs < 0 for p in error.ctx.command.params):
@@ -96,10 +95,9 @@ class _Verbs(click.Group):
                 why = f"{error.message} The script's own options come after {after}."
                 raise click.NoSuchOption(error.option_name, why, error.possibilities, error.ctx) from None
             raise
-        except KeyboardInterrupt:
-            number = told[0] if told else signal.SIGINT
-            how = f"ended by {signal.Signals(number).name}" if told else "interrupted"
-            click.echo(f"\ndlrun: {how}", err=True)
+        except KeyboardInterrupt as end:
+            number = number_of(end)
+            click.echo(f"\ndlrun: {ended_by(number)}", err=True)
             raise click.exceptions.Exit(128 + number) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
             raise
@@ -114,15 +112,14 @@ class _Verbs(click.Group):
 
 
 @contextmanager
-def _ended_like_ctrl_c(told: list[int]) -> Iterator[None]:
-    """Have what batch systems send raise KeyboardInterrupt, and note it in ``told``: what a verb has begun it ends.
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """Have what batch systems send raise a KeyboardInterrupt with its number: what a verb has begun it ends.
 
     A hang-up that ``nohup`` has it ignore stays ignored. A launch has handlers of its own while it runs.
     """
 
     def interrupt(number: int, _: object) -> None:
-        told.append(number)
-        raise KeyboardInterrupt
+        raise SignalledError(number)
 
     taken = [signal.SIGTERM, signal.SIGHUP] if threading.current_thread() is threading.main_thread() else []
     before = {number: signal.getsignal(number) for number in taken}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dlrun.cli.bench_start import start
 from dlrun.cli.paths import NewFile
 from dlrun.cli.values import counts, finite
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Time how gradients are averaged, beside peers and the limit."""
+    """Time how gradients are averaged, beside peers and the limit, and what a start takes."""
+
+
+command.add_command(start)
 
 
 @command.command()
@@ -137,7 +141,7 @@ def allreduce(
         parts, cut = run.all(numbers)
     bench = joined(parts)
     if not bench.cells and cut:
-        raise StoppedError("interrupted before the first case was done")
+        raise StoppedError("the first case", cut)
     if not bench.cells:
         raise DlrunError("nothing was measured", "\n  ".join(f"{way}: {why}" for way, why in bench.absent.items()))
     if as_json:
@@ -223,8 +227,8 @@ class _Run:
     by: str
     lab: tuple[int, Slow | None] | None = None
 
-    def all(self, numbers: Sequence[int]) -> tuple[list[Bench], bool]:
-        """Return what was measured on each number of ranks, and whether it was cut short."""
+    def all(self, numbers: Sequence[int]) -> tuple[list[Bench], int]:
+        """Return what was measured on each number of ranks, and the signal that cut it short; 0: none did."""
         from dlrun.bench.run import CutShortError
 
         parts: list[Bench] = []
@@ -232,8 +236,8 @@ class _Run:
             for index, n in enumerate(numbers):
                 parts.append(self._on(n, index * len(self.chosen), first=not index))
         except CutShortError as error:
-            return [*parts, *([error.bench] if error.bench.cells or not parts else [])], True
-        return parts, False
+            return [*parts, *([error.bench] if error.bench.cells or not parts else [])], error.number
+        return parts, 0
 
     def _on(self, n: int, before: int, first: bool) -> Bench:
         from dlrun.bench.live import LiveTable

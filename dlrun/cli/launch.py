@@ -5,13 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from dlrun.cli.defaults import WithDefaults, from_files
 from dlrun.cli.dry_run import backend_of, print_command, write_job
@@ -19,11 +17,20 @@ from dlrun.cli.paths import NewFile
 from dlrun.cli.values import shown, variable, words
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from dlrun.launch.plan import Host, LaunchPlan
     from dlrun.launch.result import Result
 
 
 _DAY_S = 86400
+
+
+def a_file(context: click.Context, parameter: click.Parameter, text: str) -> list[CompletionItem]:
+    """Have the shell complete ``text`` to the name of a file."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(text, type="file")]
 
 
 @click.command(cls=WithDefaults, context_settings={"allow_interspersed_args": False})
@@ -112,7 +119,7 @@ _DAY_S = 86400
 @click.option("--volume", default="", help="For --job --as kubernetes: the claim on a volume that all pods can write.")
 @click.option("--ddlrun", is_flag=True, expose_value=False, help="What follows are the options of IBM's ddlrun.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
-@click.argument("script", shell_complete=lambda context, parameter, text: [CompletionItem(text, type="file")])
+@click.argument("script", shell_complete=a_file)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(
     check: bool,
@@ -162,7 +169,7 @@ def command(
     else:
         if told:
             _note(told)
-        plan = replace(plan, run_dir=new_run_dir(plan))
+        plan = plan._replace(run_dir=new_run_dir(plan))
         if check:
             from dlrun.launch.check import check as average
 
@@ -237,6 +244,8 @@ def plan_of(
 
 def _hosts(hosts: str, hostfile: str) -> tuple[Host, ...]:
     """Return the hosts that are named, in the file as it is now."""
+    if not hosts and not hostfile:
+        return ()
     from dlrun.launch.hosts import hostfile as read
     from dlrun.launch.hosts import hosts as parse
 
@@ -245,12 +254,12 @@ def _hosts(hosts: str, hostfile: str) -> tuple[Host, ...]:
 
 def _recording(timeline: Path | None, steps: str | None) -> tuple[str, ...]:
     """Return the variables that make every rank record."""
-    from dlrun.cli.timeline import window
-
     if steps and not timeline:
         raise click.UsageError("--timeline-steps needs --timeline FILE")
     if not timeline:
         return ()
+    from dlrun.cli.timeline import window
+
     first, last = window(steps) if steps else (0, 0)
     return ("DL_COMM_TIMELINE=run", *([f"DL_COMM_TIMELINE_STEPS={first}:{last}"] if steps else []))
 

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -106,7 +105,7 @@ def command(
     cores = usable_cores() * prepare(plan)[0].nodes
     # A rank alone must not compute with more threads than one of many, or it is another program that is compared.
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(ranks)))
-    plan = replace(plan, env=(("OMP_NUM_THREADS", threads),))
+    plan = plan._replace(env=(("OMP_NUM_THREADS", threads),))
     experiment = Experiment(plan, ranks, repeats, tuple(_pair(text) for text in divided), patterns)
     out.mkdir(parents=True, exist_ok=True)
     with Progress(len(experiment.todo())) as progress:

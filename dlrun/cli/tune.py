@@ -124,10 +124,10 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     with Progress(goal.budget) as progress:
         cut = carry_out(job, journal, next_trial, _teller(progress, goal))
     if not journal.outcomes:
-        raise StoppedError("interrupted before the first trial was done")
+        raise StoppedError("the first trial", cut)
     titles = (f"averaging the gradients of {name}", f"a step of {script[0]}" if seen else "")
     measure = Measure(options["metric"] or ("samples/s" if prints else ""), *titles)
-    _show(space, journal, goal, measure, cut)
+    _show(space, journal, goal, measure, bool(cut))
     if profile and not validate:
         _keep(space, journal, goal, name, settled)
 
@@ -152,7 +152,7 @@ def _head(settled: LaunchPlan, space: Space, seen: Look | None, options: dict[st
 
     said = {k: str(v) for k, v in options.items() if k not in ("journal", "backend", "params", "chosen") and v}
     axes = {axis.name: axis.values for axis in space.axes}
-    return {"key": asdict(key_of(settled)), **said, **more, "axes": axes, "seen": asdict(seen) if seen else None}
+    return {"key": key_of(settled)._asdict(), **said, **more, "axes": axes, "seen": asdict(seen) if seen else None}
 
 
 def _space(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dlrun.bench.cases import WIDTHS, Case
 from dlrun.bench.run import measure, usable_cores
@@ -49,7 +49,7 @@ def ranks_to_measure(wanted: int, per_node: int) -> int:
 def measured(plan: LaunchPlan, ranks: int, per_node: int, seconds: float, on_stage: Callable[[str], None]) -> Measured:
     """Run the plan's script for some steps on `ranks` ranks, each with the cores it would have as one of `per_node`."""
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, usable_cores() // per_node))
-    here = replace(plan, ranks=ranks, per_node=None, apart=True, env=(*plan.env, ("OMP_NUM_THREADS", threads)))
+    here = plan._replace(ranks=ranks, per_node=None, apart=True, env=(*plan.env, ("OMP_NUM_THREADS", threads)))
     on_stage(f"running {STEPS} steps of {plan.program[0]} on {ranks} ranks")
     seen = probe(here, STEPS)
     case = Case(plan.name, tuple(seen["counts"]))
@@ -78,5 +78,5 @@ def with_profile(plan: LaunchPlan) -> tuple[LaunchPlan, str]:
     if not profiles:
         return plan, ""
     chosen = {name: value for name, value in os.environ.items() if name.startswith("DL_COMM_")}
-    settings, line = choose(profiles, key_of(prepare(replace(plan, tuned=False))[0]), chosen, plan.name)
-    return replace(plan, env=(*plan.env, *settings.items())), line
+    settings, line = choose(profiles, key_of(prepare(plan._replace(tuned=False))[0]), chosen, plan.name)
+    return plan._replace(env=(*plan.env, *settings.items())), line

@@ -17,7 +17,6 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from dlrun.launch.mps import served
 from dlrun.launch.plan import Command, Host, LaunchPlan
 from dlrun.launch.profile import with_profile
 from dlrun.launch.resolve import resolve as _resolve
-from dlrun.launch.site import Site, look
+from dlrun.launch.site import Site, allocated, look
 from dlrun.rank import saving
 
 if TYPE_CHECKING:
@@ -59,8 +58,11 @@ def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
 
     Raises :class:`DlrunError` where the plan cannot be carried out, and names the option.
     """
-    site = look(os.environ)
-    settled = _resolve(replace(plan, run_dir=plan.run_dir or new_run_dir(plan)), site)
+    return _prepare(plan, look(os.environ))
+
+
+def _prepare(plan: LaunchPlan, site: Site) -> tuple[LaunchPlan, Command]:
+    settled = _resolve(plan._replace(run_dir=plan.run_dir or new_run_dir(plan)), site)
     settled = with_profile(settled, site.env) if settled.tuned else settled
     return settled, command(settled, site)
 
@@ -82,55 +84,69 @@ def launch(
     every rank writes is in ``run_dir/rank-R.log``.
     Raises :class:`DlrunError` where nothing could be started. Call it from the main thread: it handles signals.
     """
-    settled, line = prepare(plan)
+    site = look(os.environ)
+    settled, line = _prepare(plan, site)
     assert settled.launcher
     if settled.missing:
         raise DlrunError(settled.missing, settled.hint)
     say = on_note or (lambda text: None)
     for note in settled.notes:
         say(note)
-    with served(settled, look(os.environ), say) as variables:
-        return _run(settled, line, variables, on_line, on_note)
+    with served(settled, site, say) as variables:
+        return _run(settled, line, site, variables, on_line, on_note)
 
 
 def _run(
     settled: LaunchPlan,
     line: Command,
+    site: Site,
     variables: dict[str, str],
     on_line: Callable[[int, str, str], None] | None,
     on_note: Callable[[str], None] | None,
 ) -> Result:
     """Run the command; the ranks get these variables besides."""
-    from dlrun.launch.process import Run
+    from dlrun.launch.start import Start
 
     if settled.apart:
         from dlrun.apart.run import Apart  # costs 8 ms
     run_dir = Path(settled.cwd, settled.run_dir)
-    run = Run(settled, on_line, on_note)
-    details = spec(settled, look(os.environ), run.server.addresses, run.server.token)
+    start = Start(settled)
+    details = spec(settled, site, start.server.addresses, start.server.token)
     details["env"] |= variables
     file = Path(settled.cwd, settled.spec_file)
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        for pattern in _OF_A_RUN:  # of an earlier run in the same folder: its ``stop`` would end this one
-            for left in run_dir.glob(pattern):
-                left.unlink(missing_ok=True)
+        _make_empty(run_dir)
         apart = Apart(settled.cwd, run_dir) if settled.apart else None
         details["apart"] = str(apart.place) if apart else ""
         _write_new(file, json.dumps(details, indent=1))
         _link_latest(settled)
     except OSError as error:
-        run.server.close()
+        start.close()
         why = f"cannot make the run directory {run_dir}: {error.strerror}"
         raise DlrunError(why, "start where you may write; of dlrun launch, --log-dir names another") from error
     try:
         with apart or nullcontext():
-            result = run.run(line, os.environ)
+            start.begin(line, os.environ)
+            from dlrun.launch.process import Run  # while the ranks start
+
+            result = Run(settled, start, on_line, on_note).run()
             if apart:
                 apart.failed = result.returncode != 0 and not result.interrupted
     finally:
+        start.close()
         saving.clear(str(run_dir))
     return result
+
+
+def _make_empty(run_dir: Path) -> None:
+    """Make the folder, or empty it of what an earlier run has left: its ``stop`` would end this one."""
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        run_dir.mkdir()
+    except FileExistsError:
+        for pattern in _OF_A_RUN:
+            for left in run_dir.glob(pattern):
+                left.unlink(missing_ok=True)
 
 
 def launch_again(
@@ -151,18 +167,18 @@ def launch_again(
     """
     run_dir = plan.run_dir or new_run_dir(plan)
     if least:
-        plan = replace(plan, ranks=prepare(plan)[0].ranks)  # as many as the hosts take, where nobody says
+        plan = plan._replace(ranks=prepare(plan)[0].ranks)  # as many as the hosts take, where nobody says
         if least > (plan.ranks or 1):
             why = f"there are to be {plan.ranks} ranks, and {least} or more"
             raise DlrunError(why, "give the lower number first: -n 4:8, or --min-ranks 4 -n 8")
-    left = _Left(plan, least)
+    left = _Left(plan, least, allocated(os.environ) if least and not plan.hosts else ())
     for attempt in range(1, restarts + 2):
         program = plan.program + (resume if attempt > 1 else ())
         env = (*plan.env, ("DLRUN_ATTEMPT", str(attempt)))
         here = f"{run_dir}/attempt-{attempt}"
         ranks, where = left.plan(hosts() or plan.hosts) if least else (plan.ranks, plan.hosts)
         result = launch(
-            replace(plan, program=program, run_dir=here, env=env, ranks=ranks, hosts=where), on_note=on_note
+            plan._replace(program=program, run_dir=here, env=env, ranks=ranks, hosts=where), on_note=on_note
         )
         if result.failure is None or attempt > restarts:
             break
@@ -174,12 +190,16 @@ def launch_again(
 
 
 class _Left:
-    """The hosts that are left to a job of at most ``plan.ranks`` ranks, and at least ``least``."""
+    """The hosts that are left to a job of at most ``plan.ranks`` ranks, and at least ``least``.
 
-    def __init__(self, plan: LaunchPlan, least: int | None) -> None:
+    Where none are named they are those of the batch job, ``given``, which a launcher is told once some are lost.
+    """
+
+    def __init__(self, plan: LaunchPlan, least: int | None, given: tuple[str, ...] = ()) -> None:
         self.most, self.least, self.per_node = plan.ranks or 1, least or 1, plan.per_node
-        self.even = -(-self.most // max(len(plan.hosts), 1))
-        self.named: tuple[Host, ...] = ()
+        self.even = -(-self.most // max(len(plan.hosts or given), 1))
+        self.given = tuple(map(Host, given))
+        self.named: tuple[Host, ...] = self.given
         self.lost: set[str] = set()
 
     def without(self, host: str) -> None:
@@ -188,6 +208,7 @@ class _Left:
 
     def plan(self, named: tuple[Host, ...]) -> tuple[int, tuple[Host, ...]]:
         """Return how many ranks there can be, and on which of these hosts."""
+        named = named or self.given
         if named != self.named:
             self.named, self.lost = named, set()
         hosts = tuple(host for host in named if not {host.name, host.name.partition(".")[0]} & self.lost)
@@ -197,7 +218,7 @@ class _Left:
                 f"the hosts that are left take {places} ranks, and the job needs {self.least}",
                 "name others, or give -n fewer, as 2:8",
             )
-        return min(self.most, places), hosts
+        return min(self.most, places), hosts if self.lost or named != self.given else ()
 
 
 def new_run_dir(plan: LaunchPlan) -> str:

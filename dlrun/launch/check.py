@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dlrun.errors import DlrunError
 from dlrun.launch import LaunchPlan, launch, prepare
+from dlrun.launch.result import check_interrupted
 
 _PROGRAM = Path(__file__).parent / "programs" / "allreduce.py"
 
@@ -30,8 +30,7 @@ def check(plan: LaunchPlan) -> str:
             others.append(line)
 
     assert settled.ranks
-    probe = replace(
-        plan,
+    probe = plan._replace(
         program=(str(_PROGRAM),),
         module=False,
         ranks=settled.ranks,
@@ -41,8 +40,7 @@ def check(plan: LaunchPlan) -> str:
         on_stall="abort",
     )
     result = launch(probe, on_line=hear)
-    if result.interrupted:
-        raise KeyboardInterrupt
+    check_interrupted(result)
     if result.failure or result.returncode:
         why = str(result.failure) if result.failure else f"it ended with exit code {result.returncode}"
         raise DlrunError(f"the check failed: {why}", f"its logs are in {result.run_dir}")

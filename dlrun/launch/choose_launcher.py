@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import replace
-
 from dlrun.errors import DlrunError
 from dlrun.launch.backends import BACKENDS
 from dlrun.launch.plan import LaunchPlan
-from dlrun.launch.site import Launcher, Site, family_of, pmi_types, recognise
+from dlrun.launch.site import Launcher, Site, family_of, pmi_types, recognise, which
 
 
 def choose_launcher(plan: LaunchPlan, site: Site, ranks: int) -> tuple[Launcher, tuple[str, ...]]:
@@ -18,7 +15,7 @@ def choose_launcher(plan: LaunchPlan, site: Site, ranks: int) -> tuple[Launcher,
     :class:`DlrunError` where what was named is no launcher, or another than was asked for.
     """
     if plan.mpiexec:
-        path = shutil.which(plan.mpiexec, path=site.env.get("PATH"))
+        path = which(plan.mpiexec, site.env)
         if path is None:
             raise DlrunError(f"--mpiexec {plan.mpiexec}: there is no such program", "give its path")
         launcher = recognise(path, "it was named")
@@ -43,16 +40,16 @@ def choose_launcher(plan: LaunchPlan, site: Site, ranks: int) -> tuple[Launcher,
         return Launcher("", "local", why="one rank needs no launcher"), ()
     name = "mpich" if plan.backend == "auto" else plan.backend
     program = BACKENDS[name].program
-    path = shutil.which(program, path=site.env.get("PATH"))
+    path = which(program, site.env)
     other = recognise(path) if path else None
     why = f"{path} is {other.backend} {other.version}" if other else f"{path} tells no version" if path else ""
     absent = Launcher(program, name, why=why)
-    return absent, (replace(plan, launcher=absent).missing,)
+    return absent, (plan._replace(launcher=absent).missing,)
 
 
 def with_library(launcher: Launcher, site: Site) -> tuple[Launcher, str]:
     """Return a launcher that brings no MPI library with the one that ranks will load, and Slurm's --mpi for that."""
-    launcher = replace(launcher, library=site.env.get("DL_COMM_MPI_LIBRARY") or _library_here(site))
+    launcher = launcher._replace(library=site.env.get("DL_COMM_MPI_LIBRARY") or _library_here(site))
     return launcher, _pmi(launcher) if launcher.backend == "srun" else ""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import IO, TextIO
 
+from dlrun.launch.alike import Alike
 from dlrun.rank import wire
 
 OnLine = Callable[[int, str, str], None]
@@ -20,14 +21,15 @@ _PACE = {True: 1.0, False: 10.0}  # seconds between two states of a progress bar
 
 
 class Console:
-    """Shows what ranks write: the only one as it comes, byte by byte; several by line, each with its rank.
+    """Shows what ranks write: the only one as it comes, byte by byte; several by line, each with the ranks that say it.
 
     Where nothing can be overwritten (several ranks, a file) a progress bar is shown now and then, and as it last stood.
     """
 
     def __init__(self, show: tuple[int, ...], on_line: OnLine | None, copy: IO[bytes] | None = None) -> None:
         self.label = len(show) > 1
-        self.copy = Copy(copy, self.label) if copy else None
+        self.copy = Copy(copy, show) if copy else None
+        self.alike = Alike(show, self._write)
         self.on_line = on_line
         self.partial: dict[tuple[int, bytes], bytes] = {}
         self.streams: dict[tuple[int, bytes], Folded] = {}
@@ -47,15 +49,33 @@ class Console:
             return
         stream = self.streams.setdefault((rank, kind), Folded(_PACE[terminal], whole_lines=self.label))
         for text in stream.feed(data, time.monotonic()):
-            self._write(kind, b"[%d] %s" % (rank, text) if self.label else text)
+            if self.label:
+                self.alike.take(rank, kind, text)
+            else:
+                self._write(kind, text)
+
+    @property
+    def due(self) -> float:
+        """When :meth:`pass_on` has something to show."""
+        return min(self.alike.due, self.copy.alike.due if self.copy else float("inf"))
+
+    def pass_on(self) -> None:
+        """Show lines that others have not said, too, in time."""
+        self.alike.pass_on()
+        if self.copy:
+            self.copy.alike.pass_on()
 
     def close(self) -> None:
         """Show the lines that were never finished."""
         if self.copy:
             self.copy.close()
         for (rank, kind), stream in self.streams.items():
-            if rest := stream.unfinished():
-                self._write(kind, b"[%d] %s\n" % (rank, rest) if self.label else rest)
+            rest = stream.unfinished()
+            if rest and self.label:
+                self.alike.take(rank, kind, rest + b"\n")
+            elif rest:
+                self._write(kind, rest)
+        self.alike.pass_on(at_once=True)
         self.streams.clear()
         for (rank, kind), line in self.partial.items():
             if self.on_line:
@@ -108,27 +128,35 @@ class Console:
 class Copy:
     """A file that what is shown goes to, too: as it is shown where nothing can be overwritten."""
 
-    def __init__(self, file: IO[bytes], label: bool) -> None:
-        self.file, self.label = file, label
+    def __init__(self, file: IO[bytes], show: tuple[int, ...]) -> None:
+        self.file, self.label = file, len(show) > 1
+        self.alike = Alike(show, lambda kind, text: self._write(text))
         self.streams: dict[tuple[int, bytes], Folded] = {}
 
     def take(self, rank: int, kind: bytes, data: bytes) -> None:
         """Write what a rank wrote."""
         stream = self.streams.setdefault((rank, kind), Folded(_PACE[False], whole_lines=self.label))
         for text in stream.feed(data, time.monotonic()):
-            self._write(rank, text)
+            self._take(rank, kind, text)
 
     def close(self) -> None:
         """Write the lines that were never finished, and close the file."""
-        for (rank, _), stream in self.streams.items():
+        for (rank, kind), stream in self.streams.items():
             if rest := stream.unfinished():
-                self._write(rank, rest + b"\n" * self.label)
+                self._take(rank, kind, rest + b"\n" * self.label)
+        self.alike.pass_on(at_once=True)
         with suppress(OSError):
             self.file.close()
 
-    def _write(self, rank: int, text: bytes) -> None:
+    def _take(self, rank: int, kind: bytes, text: bytes) -> None:
+        if self.label:
+            self.alike.take(rank, kind, text)
+        else:
+            self._write(text)
+
+    def _write(self, text: bytes) -> None:
         try:
-            self.file.write(b"[%d] %s" % (rank, text) if self.label else text)
+            self.file.write(text)
         except (OSError, ValueError) as error:  # ValueError: closed below
             if not self.file.closed:
                 self.file.close()

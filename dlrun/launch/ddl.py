@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 from dlrun.launch.plan import LaunchPlan
@@ -25,6 +24,8 @@ def loads_operators(plan: LaunchPlan) -> bool:
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return LD_LIBRARY_PATH with the folder of the library in front; nothing where it is not installed."""
+    from importlib.util import find_spec
+
     found = find_spec("dl_comm")  # it is not loaded
     for place in (found.submodule_search_locations if found else None) or ():
         folder = Path(place, "lib", "ddl")

@@ -11,7 +11,6 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ class FirstFailure:
             self._done[call.rank] = call
         else:
             self._left.append(call)
-        if self._heard and (not said or any(self._falls_over(heard[2]["what"]) for heard in self._heard)):
+        if self._heard and (not said or self._named()):
             self.due = time.monotonic()
 
     def blames_left(self, silent: bool = False) -> bool:
@@ -98,6 +97,10 @@ class FirstFailure:
             return self._done.get(int(match[1]))
         return next(iter(self._done.values()), None) if re.search(_PEER_GONE, what) else None
 
+    def _named(self) -> Call | None:
+        """Return the rank that has ended and that the words of some rank that failed name, or mean."""
+        return next(filter(None, (self._falls_over(heard[2]["what"]) for heard in self._heard)), None)
+
     def decide(self) -> None:
         """Blame the likeliest of the failures taken so far, and write ``failure.json``."""
         self.due = float("inf")
@@ -106,13 +109,13 @@ class FirstFailure:
         doubtful, _, first = min(self._heard, key=lambda heard: heard[:2])
         if doubtful and self._left:
             first = _left(self._left[0])
-        elif doubtful and (done := self._falls_over(first["what"])):
+        elif doubtful and (done := self._named()):
             first = _left(done)
         elif doubtful:
             first = next(filter(None, map(self._aborted, self._heard)), first)
         known = {name: first[name] for name in ("rank", "host", "pid", "what", "where", "code", "time")}
         self.failure = Failure(**known, tail=tuple(first.get("tail", ())), others=self.ranks - 1)
-        record = {**asdict(self.failure), "log": f"rank-{self.failure.rank}.log"}
+        record = {**self.failure._asdict(), "log": f"rank-{self.failure.rank}.log"}
         keep(self.run_dir / "failure.json", json.dumps(record, indent=1) + "\n")
 
     def _aborted(self, heard: tuple[int, int, Mapping[str, Any]]) -> dict[str, Any] | None:

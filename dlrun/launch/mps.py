@@ -7,7 +7,6 @@ ranks of an H200 (examples/cnn_benchmark/compare.py): a step without communicati
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,7 +41,8 @@ def served(
     if not shared or sites or not (plan.mps or needed(env)):
         yield {}
         return
-    import tempfile  # costs 2 ms
+    import shutil  # both cost 2 ms or more
+    import tempfile
 
     folder = Path(tempfile.mkdtemp(prefix="dlrun-mps-", dir="/tmp"))  # a short path: a socket's is
     variables = {f"CUDA_MPS_{name}_DIRECTORY": str(folder / name.lower()) for name in ("PIPE", "LOG")}

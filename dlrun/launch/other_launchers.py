@@ -113,7 +113,7 @@ class _Line:
             value = most
         value = str(_number(name, value, self.gpus, self.cores)) if value in _WORDS or theirs else value
         self.ranks = int(value) if value.isdecimal() else 0
-        self.spelled += ["-n", value]
+        self.spelled += ["--ranks", value]  # of a short option click looks for long ones like it, for 4 ms
 
     def counts(self) -> list[str]:
         """Return what the numbers of nodes, and of ranks on each, come to."""
@@ -125,7 +125,7 @@ class _Line:
             return ["--per-node", str(-(-self.ranks // self.nodes))]
         if not self.per_node:
             return []
-        most = [] if self.ranks else ["-n", str(self.per_node * max(self.nodes, 1))]
+        most = [] if self.ranks else ["--ranks", str(self.per_node * max(self.nodes, 1))]
         least = ["--min-ranks", str(self.per_node * self.least)] if self.least and most else []
         return [*least, *most, "--per-node", str(self.per_node)]
 

@@ -5,23 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dlrun.launch.site import Launcher
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """A node to run on, and how many ranks it takes (None: an equal share)."""
 
     name: str
     slots: int | None = None
 
 
-@dataclass(frozen=True)
-class LaunchPlan:
+class LaunchPlan(NamedTuple):
     """A job to start: a program, how often, and where. What is None is still open; ``resolve`` closes it.
 
     ``program`` is the script and its arguments; ``module`` says that it is a module's name, as in ``python -m``.
@@ -134,12 +132,11 @@ class Flag(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """What is run: the words, each with its reason, and what changes in the environment."""
 
     flags: tuple[Flag, ...]
-    set: Mapping[str, str] = field(default_factory=dict)
+    set: Mapping[str, str] = MappingProxyType({})
     unset: tuple[str, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""Run a Command: its ranks' output, its signals, its first failure, its exit code."""
+"""Watch a job that has begun: its ranks' output, its signals, its first failure, its exit code."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from dlrun.launch.console import Console, OnLine, complain
 from dlrun.launch.first_failure import FirstFailure
-from dlrun.launch.launcher_process import LauncherProcess
-from dlrun.launch.limits import make_room
-from dlrun.launch.plan import Command, LaunchPlan
+from dlrun.launch.plan import LaunchPlan
 from dlrun.launch.preflight import refusals, warnings
-from dlrun.launch.rank_server import Call, RankServer
+from dlrun.launch.rank_server import Call
 from dlrun.launch.result import Failure, Result, keep
 from dlrun.launch.signals import Signals
 from dlrun.launch.stall import Lookout, missing, verdict
+from dlrun.launch.start import Start
 from dlrun.launch.start_progress import StartProgress
 from dlrun.launch.stdin import Input
 from dlrun.rank import wire
@@ -32,15 +30,17 @@ _PATIENCE = 1.5  # seconds a launcher gets to end by itself after its ranks have
 
 
 class Run:
-    """One job, from the launcher's start to the last process's end."""
+    """One job, from its ``start``, which has begun, to the last process's end."""
 
-    def __init__(self, plan: LaunchPlan, on_line: OnLine | None, on_note: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, plan: LaunchPlan, start: Start, on_line: OnLine | None, on_note: Callable[[str], None] | None
+    ) -> None:
         assert plan.ranks
-        self.plan, self.ranks = plan, plan.ranks
+        assert start.launcher
+        self.plan, self.ranks, self.start, self.launcher = plan, plan.ranks, start, start.launcher
         self.run_dir = Path(plan.cwd, plan.run_dir)
-        self.open_files = make_room(self.ranks)
-        self.selector = selectors.DefaultSelector()
-        self.server = RankServer(self.ranks, plan.local, plan.silence, self.selector, self.heard, self.lost)
+        self.selector, self.server = start.selector, start.server
+        self.server.heard, self.server.lost = self.heard, self.lost
         copy = Path(plan.tee).open("ab", buffering=0) if plan.tee else None  # noqa: SIM115 - the console closes it
         self.console = Console(plan.show or (), on_line, copy)
         self.on_note = on_note or (lambda note: None)
@@ -53,37 +53,34 @@ class Run:
         self.silent: set[int] = set()  # the ranks that talk to nobody, and have run for a while
         self.lookout = Lookout(plan.stall_timeout)
         self.end_by = float("inf")  # then the launcher itself is ended
-        self.launcher: LauncherProcess | None = None
-        self.started, self.began = time.monotonic(), time.time()
+        self.started = start.started
         self.start_progress = StartProgress(self.ranks, self.started, plan.start_limit, telling=on_note is not None)
 
-    def run(self, command: Command, env: Mapping[str, str]) -> Result:
-        """Start the command and stay until it has ended."""
+    def run(self) -> Result:
+        """Stay until the job has ended."""
         wake_in, wake_out = os.pipe()
         os.set_blocking(wake_out, False)
+        os.write(wake_out, b"\0")  # the launcher may have ended before its end would wake us
         before = signal.set_wakeup_fd(wake_out)
         self.selector.register(wake_in, selectors.EVENT_READ, lambda: os.read(wake_in, 512))
         try:
             with self.signals.handled():
                 try:
-                    self.launcher = LauncherProcess(command, env, self.plan.cwd, self.selector, self.open_files)
                     self._loop()
                 finally:
                     self._end_launcher()
         finally:
-            self.server.close()
+            self.start.close()
             signal.set_wakeup_fd(before)
             os.close(wake_in)
             os.close(wake_out)
-            self.selector.close()
         result = self._result()
         if result.returncode or result.interrupted:  # watchers that the launcher has killed could not do it
-            unlink_forsaken(self.began)
+            unlink_forsaken(self.start.began)
         return result
 
     def _loop(self) -> None:
         """Serve what comes until the launcher has ended and every rank has hung up."""
-        assert self.launcher
         gone_at = float("inf")
         while True:
             now = time.monotonic()
@@ -96,6 +93,7 @@ class Run:
                 self.blame.due,
                 self.start_progress.due,
                 self.input.due,
+                self.console.due,
             )
             ready = self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0))
             for key, _ in ready:
@@ -112,6 +110,8 @@ class Run:
     def _act_in_time(self, now: float) -> None:
         """Do what is due."""
         self.start_progress.tell(now, 0 if self.asked else len(self.server.missing()))
+        if now >= self.console.due:
+            self.console.pass_on()
         if now >= self.input.due:
             self.input.wanted()
         if now >= self._start_by():
@@ -189,14 +189,18 @@ class Run:
         elif stacks := self.lookout.stalled():
             if all(stack.stuck for stack in stacks.values()) and self.blame.blames_left():
                 return
-            if not self.lookout.told():
+            absent = missing(stacks) or list(stacks.values())
+            works = self.plan.on_stall == "abort" and any(stack.works for stack in absent)
+            if not self.lookout.told(works):
                 return
             still = self.lookout.still()
             self.console.end_line()
             for line in verdict(stacks, still):
                 print(line if line.startswith(" ") else f"dlrun: {line}", file=sys.stderr, flush=True)
-            if self.plan.on_stall == "abort" and not self.blame.blames_left():
-                guilty = (missing(stacks) or list(stacks.values()))[0]
+            if works:
+                print("  the job is not ended while it works there", file=sys.stderr, flush=True)
+            elif self.plan.on_stall == "abort" and not self.blame.blames_left():
+                guilty = absent[0]
                 self.blame.fails(
                     {
                         "rank": guilty.rank,
@@ -262,12 +266,9 @@ class Run:
 
     def _end_launcher(self) -> None:
         self.end_by = float("inf")
-        if self.launcher:
-            assert self.plan.launcher
-            self.launcher.end(by_group=self.plan.launcher.backend != "srun")
+        self.start.end_launcher()
 
     def _result(self) -> Result:
-        assert self.launcher
         said = self.launcher.last_words()
         self.console.close()
         self._blame_signal(float("inf"))
@@ -293,7 +294,9 @@ class Run:
         if self.refusal:
             complain(self.refusal, self._hint(), said)
         seconds = time.monotonic() - self.started
-        return Result(code, self.run_dir, failure, seconds, self.signals.ended, serial and code == 0)
+        return Result(
+            code, self.run_dir, failure, seconds, self.signals.ended, self.signals.ended_by, serial and code == 0
+        )
 
     def _once(self, failure: Failure | None) -> Failure | None:
         """Return the failure without its last lines, where a rank that is shown has said the same: a syntax error."""
@@ -303,7 +306,7 @@ class Run:
             with suppress(OSError):
                 said = (self.run_dir / f"rank-{rank}.log").read_bytes()[-32768:].decode(errors="replace")
                 if all(line in said for line in failure.tail):
-                    return replace(failure, tail=())
+                    return failure._replace(tail=())
         return failure
 
     def _hint(self) -> str:

@@ -14,9 +14,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dlrun
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 FORMAT = "dlrun profile 1"
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """What settings hold for: each field changes which settings are the best."""
 
     ranks: int
@@ -41,8 +39,7 @@ class Key:
     network: str
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(NamedTuple):
     """Environment variables that made the job named `name` faster by the share `gain`, measured on the day `when`."""
 
     name: str
@@ -117,8 +114,13 @@ def write(profile: Profile, where: Path) -> Path:
     """Write the profile into the folder, over an earlier one of the same name and key; the file's path."""
     import hashlib
 
-    value: dict[str, Any] = {"format": FORMAT, **asdict(profile), "settings": dict(profile.settings)}
-    print_of_key = hashlib.sha256(json.dumps(asdict(profile.key), sort_keys=True).encode()).hexdigest()[:8]
+    value: dict[str, Any] = {
+        "format": FORMAT,
+        **profile._asdict(),
+        "key": profile.key._asdict(),
+        "settings": dict(profile.settings),
+    }
+    print_of_key = hashlib.sha256(json.dumps(profile.key._asdict(), sort_keys=True).encode()).hexdigest()[:8]
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in profile.name)
     where.mkdir(parents=True, exist_ok=True)
     path = where / f"{safe}-{print_of_key}.json"
@@ -136,16 +138,16 @@ def choose(
     `chosen` holds what the user has set already, which stays. `name` is the script's: a profile of that name is
     preferred. Without a fit the line names the field in which the nearest profile differs; without profiles it is ''.
     """
-    from datetime import date
-
     if not profiles:
         return {}, ""
-    ours = asdict(key)
-    differing = {p: [f for f, value in asdict(p.key).items() if value != ours[f]] for p in profiles}
+    from datetime import date
+
+    ours = key._asdict()
+    differing = {p: [f for f, value in p.key._asdict().items() if value != ours[f]] for p in profiles}
     best = min(profiles, key=lambda p: (len(differing[p]), p.name != name))
     if differing[best]:
         field = differing[best][0]
-        theirs = asdict(best.key)[field]
+        theirs = best.key._asdict()[field]
         return {}, f"tuned profile {best.name} not applied: its {field} is {theirs!r}, this job's is {ours[field]!r}"
     settings = {variable: value for variable, value in best.settings if variable not in chosen}
     days = ((today or date.today()) - date.fromisoformat(best.when)).days
@@ -164,6 +166,6 @@ def with_profile(plan: LaunchPlan, env: Mapping[str, str]) -> LaunchPlan:
     chosen = {name: value for name, value in env.items() if name.startswith("DL_COMM_")} | dict(plan.env)
     settings, line = choose(profiles, key_of(plan), chosen, plan.name)
     origins = tuple((variable, "the tuned profile") for variable in settings)
-    return replace(
-        plan, env=plan.env + tuple(settings.items()), origins=plan.origins + origins, notes=(*plan.notes, line)
+    return plan._replace(
+        env=plan.env + tuple(settings.items()), origins=plan.origins + origins, notes=(*plan.notes, line)
     )

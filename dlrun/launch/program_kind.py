@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
-import warnings
 from pathlib import Path
 
 from dlrun.errors import DlrunError, no_script
 from dlrun.launch.plan import LaunchPlan
+from dlrun.launch.site import which
 
 _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".f", ".f90", ".go", ".rs")  # of programs that are compiled first
 
@@ -33,7 +32,7 @@ def kind_of(plan: LaunchPlan) -> str:
         _is_python(path, script)
     if path.is_file():
         return "script"
-    if "/" not in script and not script.endswith(".py") and shutil.which(script):
+    if "/" not in script and not script.endswith(".py") and which(script, os.environ):
         return "command"
     if path.is_dir():
         raise DlrunError(f"{script} is a folder, and no script", "a package's name goes after -m")
@@ -43,6 +42,7 @@ def kind_of(plan: LaunchPlan) -> str:
 def _is_python(path: Path, name: str) -> None:
     """Raise DlrunError where the file of another ending is no Python script, and so nothing that could be run."""
     import ast
+    import warnings
 
     try:
         with warnings.catch_warnings():

@@ -8,7 +8,6 @@ import selectors
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,28 +17,28 @@ from dlrun.rank import wire
 _GLOBAL = "00"  # the scope of an address, in /proc/net/if_inet6
 
 
-@dataclass
 class Call:
     """One rank's connection, from its first byte to its last."""
 
-    connection: socket.socket
-    rank: int = -1
-    host: str = ""
-    pid: int = 0
-    size: int | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    reader: wire.Reader = field(default_factory=wire.Reader)
-    left: str | None = None  # where the script called sys.exit(0), "" at its end
-    ended: dict[str, Any] | None = None
-    dies: dict[str, Any] | None = None  # a signal has ended the script
-    trusted: bytes | None = b""  # what of the token has arrived; None once it was right
+    def __init__(
+        self, connection: socket.socket, rank: int = -1, host: str = "", pid: int = 0, left: str | None = None
+    ) -> None:
+        self.connection, self.rank, self.host, self.pid = connection, rank, host, pid
+        self.size: int | None = None
+        self.facts: dict[str, Any] = {}
+        self.reader = wire.Reader()
+        self.left = left  # where the script called sys.exit(0), "" at its end
+        self.ended: dict[str, Any] | None = None
+        self.dies: dict[str, Any] | None = None  # a signal has ended the script
+        self.trusted: bytes | None = b""  # what of the token has arrived; None once it was right
 
 
 class RankServer:
     """Listens for the ranks of one job.
 
     Every message of a rank is handed to ``heard(rank, kind, body)`` and a connection that closes without an ``ENDED``
-    to ``lost(rank)``. Single-threaded: ``selector`` is the caller's, who calls :meth:`serve` for what it finds ready.
+    to ``lost(rank)``. Single-threaded: ``selector`` is the caller's, who sets these two, and then calls :meth:`serve`
+    for what it finds ready.
     """
 
     def __init__(
@@ -48,10 +47,10 @@ class RankServer:
         local: bool,
         silence: int,
         selector: selectors.BaseSelector,
-        heard: Callable[[Call, bytes, bytes], None],
-        lost: Callable[[Call], None],
     ) -> None:
-        self.ranks, self.silence, self.selector, self.heard, self.lost = ranks, silence, selector, heard, lost
+        self.ranks, self.silence, self.selector = ranks, silence, selector
+        self.heard: Callable[[Call, bytes, bytes], None] = lambda call, kind, body: None
+        self.lost: Callable[[Call], None] = lambda call: None
         self.token = os.urandom(16).hex()
         self.calls: dict[int, Call] = {}
         hosts = ["127.0.0.1"] if local else own_addresses()

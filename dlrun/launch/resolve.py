@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from dlrun.errors import DlrunError
@@ -31,8 +30,7 @@ def resolve(plan: LaunchPlan, site: Site) -> LaunchPlan:
     program = plan.program
     if kind == "command" and "/" not in program[0] and Path(plan.cwd, program[0]).is_file():
         program = (f"./{program[0]}", *program[1:])  # as a script is: that of this folder, before any on PATH
-    return replace(
-        plan,
+    return plan._replace(
         program=program,
         ranks=ranks,
         launcher=launcher,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from dlrun.errors import SignalledError
 
 _NOT_CONNECTED = r"env:// rendezvous|KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_(ADDR|PORT))'"
 
@@ -13,8 +15,7 @@ _NOT_CONNECTED = r"env:// rendezvous|KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MAST
 LOST = "lost without a word: its node or the network to it is gone, or its watcher was killed"
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """How the first rank failed. ``others`` ranks were then stopped, or failed after it."""
 
     rank: int
@@ -48,8 +49,7 @@ class Failure:
         return ""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """How a job ended: the code of the first rank that failed (128 + signal), 0 when none did.
 
     ``interrupted``: a signal ended it, or had its ranks save and stop, before its time.
@@ -60,7 +60,14 @@ class Result:
     failure: Failure | None = None
     seconds: float = 0.0
     interrupted: bool = False
+    signal: int = 0  # that one, where ``interrupted``
     serial: bool = False  # no rank ever loaded anything to talk to the others with
+
+
+def check_interrupted(result: Result) -> None:
+    """Raise what Ctrl-C does, with the signal's number, where one ended the job."""
+    if result.interrupted:
+        raise SignalledError(result.signal)
 
 
 def keep(file: Path, text: str) -> None:

@@ -63,6 +63,13 @@ class Signals:
         return bool(self.number) or (bool(self.saving) and self.listening)
 
     @property
+    def ended_by(self) -> int:
+        """The number of that signal; 0: there was none."""
+        if self.number or not self.ended:
+            return self.number
+        return signal.Signals[self.saving.split()[0]]
+
+    @property
     def listening(self) -> bool:
         """Whether the script asks ``should_stop()``: it has left the file ``listens`` in the run directory."""
         return (self.run_dir / "listens").exists()

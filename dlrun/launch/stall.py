@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlrun.rank.script import theirs
 
@@ -19,15 +18,17 @@ _COMMUNICATION = ("dl_comm", "ml_comm", "mpi4py", "torch/distributed", "horovod"
 _LOOK_AGAIN = 2.0  # seconds between the two looks at where the ranks stand
 _SOON = 1.5  # the same, once a rank is suspect
 _SUSPECT = 0.5  # seconds from the end of a rank that said nothing to the first of them
+_COMPUTES, _WORKS = 0.2, 0.03  # processor time in a second that says so of a rank, of the processes that it started
 _SHOWN = 12  # frames of a missing rank's stack
 
 
-@dataclass(frozen=True)
-class Stack:
+class Stack(NamedTuple):
     """Where one rank stands: its main thread's frames as ``file:line name``, innermost first, and its log's size.
 
     ``call`` is the exchange that dl_comm says it is in: "call 12 of team 0: gradients (mean) of weight (64, 3)", and
     ``begun`` how many it has begun: who computes in one line for long, and is in none, may move all the same.
+    ``seconds``: when it was seen, and the processor time of it and of what it has started until then; ``child`` is the
+    busiest of these. ``mpi``: whether it has loaded one.
     """
 
     rank: int
@@ -38,6 +39,37 @@ class Stack:
     call: str = ""
     begun: str = ""
     stopped: bool = False
+    seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    child: str = ""
+    mpi: bool = False
+    computes: bool = False
+    has_others_work: bool = False
+
+    @property
+    def moves(self) -> tuple[object, ...]:
+        """What has changed where a rank has moved."""
+        return (self.pid, self.frames, self.written, self.call, self.begun, self.stopped)
+
+    def since(self, before: Stack) -> Stack:
+        """Return this with what the processor time since an earlier look says: it and its processes work, or wait."""
+        time_, own, below = (now - then for now, then in zip(self.seconds, before.seconds, strict=True))
+        own_line = time_ > 0 and not (self.waits or self.stopped)
+        return self._replace(
+            computes=own_line and own > _COMPUTES * time_, has_others_work=own_line and below > _WORKS * time_
+        )
+
+    @property
+    def works(self) -> bool:
+        """Whether it makes progress for all that is known; of a rank with MPI that cannot be, for MPI spins."""
+        return self.has_others_work or (self.computes and not self.mpi)
+
+    @property
+    def doing(self) -> str:
+        """What it does there, where it does more than wait."""
+        if self.has_others_work:
+            return f", and waits for its process {self.child}, which computes"
+        unsure = ", or spins in MPI: that looks the same" if self.mpi else ""
+        return f", and computes{unsure}" if self.computes else ""
 
     @property
     def place(self) -> str:
@@ -81,6 +113,7 @@ class Lookout:
     def moved(self) -> None:
         """Note that the job makes progress."""
         self.since = time.monotonic()
+        self.said = False
         self._look_later()
 
     def suspect(self) -> None:
@@ -108,8 +141,9 @@ class Lookout:
     def seen(self, rank: int, host: str, answer: Mapping[str, Any]) -> None:
         """Take a rank's answer: its ``pid``, ``faulthandler``'s ``dump`` and the bytes that it has ``written``."""
         if self.looks:
-            known = {name: answer[name] for name in ("pid", "written", "call", "begun", "stopped")}
-            self.looks[-1][rank] = Stack(rank, host, frames=frames(answer["dump"]), **known)
+            known = {name: answer[name] for name in ("pid", "written", "call", "begun", "stopped", "child", "mpi")}
+            seconds = (*answer["seconds"],)
+            self.looks[-1][rank] = Stack(rank, host, frames=frames(answer["dump"]), seconds=seconds, **known)
             if len(self.looks) == 2 and len(self.looks[1]) == len(self.looks[0]) == self.asked:
                 self.due = time.monotonic()  # all have answered twice: there is nothing to wait for
 
@@ -117,18 +151,22 @@ class Lookout:
         """Return where the ranks stand if none has moved between the looks, else nothing."""
         before, after = self.looks
         self.pace *= 2
-        if not after or before != after:
+        if not after or before.keys() != after.keys() or any(before[r].moves != after[r].moves for r in after):
             self.moved()
             return {}
-        return after
+        return {rank: stack.since(before[rank]) for rank, stack in after.items()}
 
-    def told(self) -> bool:
-        """Return whether nothing has moved for so long that it is to be told, once; else there are looks to come."""
+    def told(self, goes_on: bool = False) -> bool:
+        """Return whether nothing has moved for so long that it is to be told; else there are looks to come.
+
+        It is told once. Where it ``goes_on`` all the same, the looks do, too, and it is told again when it does not.
+        """
         if self.still() < self.timeout:
             self._look_later()
             return False
-        self.due = float("inf")
-        return True
+        first, self.said = not self.said, True
+        self.due, self.looks = time.monotonic() + self.timeout if goes_on else float("inf"), []
+        return first or not goes_on
 
 
 def frames(dump: str) -> tuple[str, ...]:
@@ -154,10 +192,13 @@ def verdict(stacks: Mapping[int, Stack], seconds: float) -> list[str]:
     first = waiting[0]
     lines = [f"no progress for {seconds:.0f} s: {_ranks(waiting)} {first.place}"]
     if not absent:
-        lines.append("  all stand at the same line: each waits for something outside, or they deadlock there")
+        busy = next((stack for stack in waiting if stack.doing), None)
+        outside = "each waits for something outside, or they deadlock there"
+        works = f"; rank {busy.rank} is there{busy.doing}" if busy else f": {outside}"
+        lines.append(f"  all stand at the same line{works}")
         return [*lines, *(f"  | {frame}" for frame in first.frames[:_SHOWN])]
     for stack in absent[:8]:
-        lines.append(f"  missing: rank {stack.rank} (host {stack.host}, pid {stack.pid}) {stack.place}")
+        lines.append(f"  missing: rank {stack.rank} (host {stack.host}, pid {stack.pid}) {stack.place}{stack.doing}")
     return [*lines, *(f"  | {frame}" for frame in absent[0].frames[:_SHOWN])]
 
 

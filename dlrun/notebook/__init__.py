@@ -23,14 +23,13 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dlrun.errors import DlrunError
 from dlrun.launch import Host, LaunchPlan, look_here, new_run_dir
 from dlrun.launch import launch as _launch
-from dlrun.launch.result import Result
+from dlrun.launch.result import Result, check_interrupted
 
 _CALL = Path(__file__).parent / "programs" / "call.py"
 
@@ -66,7 +65,7 @@ def launch(
         per_node=per_node,
     )
     try:
-        return _returned(replace(plan, ranks=_ranks(n)), function, tuple(args))
+        return _returned(plan._replace(ranks=_ranks(n)), function, tuple(args))
     except DlrunError as error:  # who shows an exception shows its message alone
         raise DlrunError("; ".join(filter(None, (error.message, error.hint)))) from error.__cause__
 
@@ -79,7 +78,7 @@ def _returned(plan: LaunchPlan, function: Callable[..., Any], args: tuple[Any, .
     try:
         _send(call, function, args)
         program = (*plan.program, str(call), str(answer))
-        _check(_launch(replace(plan, program=program, run_dir=str(folder)), None, _note))
+        _check(_launch(plan._replace(program=program, run_dir=str(folder)), None, _note))
         return pickle.loads(answer.read_bytes())
     finally:
         for file in (call, answer):  # they may be large
@@ -117,8 +116,7 @@ def _send(file: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> No
 
 def _check(result: Result) -> None:
     """Raise what the end of the job calls for."""
-    if result.interrupted:
-        raise KeyboardInterrupt
+    check_interrupted(result)
     if result.returncode:
         for line in result.failure.tail if result.failure else ():
             print(f"  | {line}", file=sys.stderr)

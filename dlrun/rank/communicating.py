@@ -8,6 +8,15 @@ _LIBRARIES = ("/libmpi", "/libnccl", "/librccl", "/libccl", "/libfabric", "/libu
 _ESTABLISHED = "01"
 
 
+def loads_mpi(pid: int) -> bool:
+    """Return whether process ``pid`` has loaded an MPI; True where that cannot be known."""
+    try:
+        with open(f"/proc/{pid}/maps") as file:  # noqa: PTH123
+            return "/libmpi" in file.read()
+    except OSError:
+        return True
+
+
 def talks(pid: int) -> bool:
     """Return whether process ``pid`` has loaded a library that communicates, or has a TCP connection to anybody.
 

@@ -49,6 +49,38 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def seconds_of(pid: int) -> tuple[float, float, str]:
+    """Return the processor time of process ``pid`` (s), of all that it has started, and which of these runs the most.
+
+    The last is "4711 (rsync)"; "" where none runs.
+    """
+    stats = _stats()
+    below, known = set[int](), {pid}
+    while known:
+        known = {each for each, stat in stats.items() if stat[0] in known}
+        below |= known
+    own, ended = stats[pid][1:3] if pid in stats else (0.0, 0.0)
+    busiest = max(below, key=lambda each: stats[each][1], default=0)
+    return (
+        own,
+        ended + sum(sum(stats[each][1:3]) for each in below),
+        f"{busiest} ({stats[busiest][3]})" if below else "",
+    )
+
+
+def _stats() -> dict[int, tuple[int, float, float, str]]:
+    """Return of every process its parent, its own time, that of its children that have ended (s), and its name."""
+    found, tick = {}, os.sysconf("SC_CLK_TCK")
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                head, _, tail = file.read().rpartition(b") ")
+                stat = tail.split()
+                own, ended = (sum(map(int, stat[at : at + 2])) / tick for at in (11, 13))
+                found[int(name)] = (int(stat[1]), own, ended, head.partition(b"(")[2].decode(errors="replace"))
+    return found
+
+
 def unlink_segments(pid: int) -> None:
     """Unlink the shared memory of MPICH's that process ``pid`` has mapped.
 

@@ -69,7 +69,7 @@ def run(program: list[str], kind: str, report: int, apart: str = "", input_: int
             _run_file(program)
     except SystemExit as end:
         status = end.code
-        code = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
+        code = _code(status)
         place = where(end.__traceback__)
         if code:
             record = {"what": f"sys.exit({status!r})", "where": place, "code": code}
@@ -92,6 +92,13 @@ def run(program: list[str], kind: str, report: int, apart: str = "", input_: int
         _tell(report, pid, {"talked": talked()})
     _tell(report, pid, record)
     sys.exit(status)  # type: ignore[arg-type]
+
+
+def _code(status: object) -> int:
+    """Return the exit code that ``sys.exit(status)`` means. Of 256 the system would keep 0, which was not meant."""
+    if not isinstance(status, int):
+        return 0 if status is None else 1
+    return status & 0xFF or int(status != 0)
 
 
 def _run_file(program: list[str]) -> None:

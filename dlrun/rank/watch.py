@@ -12,9 +12,9 @@ import time
 from typing import Any
 
 from dlrun.rank import saving, wire
-from dlrun.rank.communicating import talks
+from dlrun.rank.communicating import loads_mpi, talks
 from dlrun.rank.log import TAIL, Log, crashed_at
-from dlrun.rank.proc import catches, children, stopped, unlink_forsaken, unlink_segments
+from dlrun.rank.proc import catches, children, seconds_of, stopped, unlink_forsaken, unlink_segments
 from dlrun.rank.script import EARLY_WARNINGS, STACK_SIGNAL
 from dlrun.rank.stdin import Feed
 
@@ -202,6 +202,7 @@ class Watcher:
         with contextlib.suppress(OSError), open(path.removesuffix("stack") + "call") as file:  # noqa: PTH123
             lines = file.read().splitlines()
         *calls, begun = lines or [""]
+        own, below, child = seconds_of(self.script)
         self._send(
             wire.STACK,
             {
@@ -211,6 +212,9 @@ class Watcher:
                 "begun": begun,
                 "stopped": stopped(self.script),
                 "written": self.log.size(),
+                "seconds": [time.monotonic(), own, below],
+                "child": child,
+                "mpi": loads_mpi(self.script),
             },
         )
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from dlrun.apart.run import FILES
-from dlrun.errors import DlrunError, StoppedError
+from dlrun.errors import DlrunError, StoppedError, number_of
 from dlrun.launch import LaunchPlan, launch
+from dlrun.launch.result import check_interrupted
 from dlrun.scale.reading import RATE, Patterns, read
 from dlrun.scale.result import STRONG, WEAK, Run
 
@@ -47,7 +48,7 @@ class Experiment:
         words = []
         for name, value in self.divided if mode == STRONG else ():
             words += [f"--{name}", share(value, ranks)]
-        return replace(self.plan, program=(*self.plan.program, *words), ranks=ranks)
+        return self.plan._replace(program=(*self.plan.program, *words), ranks=ranks)
 
 
 def share(value: str, ranks: int) -> str:
@@ -67,8 +68,7 @@ def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int, first: R
     lines: list[tuple[float, str]] = []
     plan = experiment.plan_for(mode, ranks)
     result = launch(plan, lambda rank, stream, line: lines.append((time.monotonic(), line)))
-    if result.interrupted:
-        raise KeyboardInterrupt
+    check_interrupted(result)
     if result.returncode:
         why = str(result.failure or f"exit code {result.returncode}")
         last = [text for _, text in lines[-5:]]
@@ -107,9 +107,9 @@ def run_all(experiment: Experiment, on_run: Callable[[int, str], None]) -> tuple
             on_run(index, f"{mode}, {ranks} rank{'s' * (ranks > 1)}, repeat {repeat + 1} of {experiment.repeats}")
             run = run_one(experiment, mode, ranks, repeat, runs[0] if runs else None)
             runs += [replace(run, mode=one) for one in experiment.modes] if ranks == 1 else [run]
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as end:
         if not runs:
-            raise StoppedError("interrupted before the first run was done") from None
+            raise StoppedError("the first run", number_of(end)) from None
     except DlrunError as error:
         if not runs:
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def settled(seconds: Sequence[float]) -> tuple[float, ...]:
 
 def probe(plan: LaunchPlan, steps: int) -> dict[str, Any]:
     """Run the script for so many steps; what dl_comm saw on rank 0. Raises where it fails or averages nothing."""
-    plan = replace(plan, env=(*plan.env, ("DL_COMM_PROBE", str(steps))), tuned=False)
+    plan = plan._replace(env=(*plan.env, ("DL_COMM_PROBE", str(steps))), tuned=False)
     result = checked(launch(plan, lambda rank, stream, line: None))
     file = Path(result.run_dir, "probe-0.json")
     seen: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
@@ -84,7 +84,7 @@ class StepJob:
     def run(self, trial: Trial) -> Outcome:
         """Carry the trial out."""
         env = tuple(self.space.environment(trial.settings).items())
-        times = settled(probe(replace(self.plan, env=self.plan.env + env), self.steps)["seconds"])
+        times = settled(probe(self.plan._replace(env=self.plan.env + env), self.steps)["seconds"])
         return Outcome(trial, statistics.median(times), 0.0, times[:50])
 
 

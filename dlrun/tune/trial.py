@@ -11,9 +11,9 @@ from typing import Protocol
 
 from dlrun.bench.cases import Case
 from dlrun.bench.run import measure
-from dlrun.errors import DlrunError
+from dlrun.errors import DlrunError, number_of
 from dlrun.launch import LaunchPlan, launch
-from dlrun.launch.result import Result
+from dlrun.launch.result import Result, check_interrupted
 from dlrun.scale.reading import RATE, number
 from dlrun.tune.journal import Journal
 from dlrun.tune.search import Outcome, Trial
@@ -85,8 +85,7 @@ class ScriptJob:
     def run(self, trial: Trial) -> Outcome:
         """Carry the trial out."""
         lines: list[str] = []
-        plan = replace(
-            self.plan,
+        plan = self.plan._replace(
             program=(*self.plan.program, *self.space.options(trial.settings)),
             env=self.plan.env + tuple(self.space.environment(trial.settings).items()),
             tuned=False,
@@ -105,8 +104,7 @@ class Job(Protocol):
 
 def checked(result: Result) -> Result:
     """The result of a launch that went well; raises KeyboardInterrupt after Ctrl-C, DlrunError where a rank failed."""
-    if result.interrupted:
-        raise KeyboardInterrupt
+    check_interrupted(result)
     if result.returncode:
         raise DlrunError(str(result.failure or f"exit code {result.returncode}"), f"logs in {result.run_dir}")
     return result
@@ -127,8 +125,8 @@ def carry_out(
     journal: Journal,
     next_trial: Callable[[Sequence[Outcome]], Trial | None],
     on_trial: Callable[[Trial, Sequence[Outcome]], None] = lambda trial, outcomes: None,
-) -> bool:
-    """Run what is proposed until nothing is, every outcome into the journal; whether Ctrl-C cut it short.
+) -> int:
+    """Run what is proposed until nothing is, every outcome into the journal; the signal that cut it short, or 0.
 
     Raises where the very first trial, the default, fails: then nothing can be compared.
     """
@@ -139,6 +137,6 @@ def carry_out(
             if outcome.error and not any(o.value is not None for o in journal.outcomes):
                 raise DlrunError(f"the job fails with its default settings: {outcome.error}")
             journal.add(outcome)
-    except KeyboardInterrupt:
-        return True
-    return False
+    except KeyboardInterrupt as end:
+        return number_of(end)
+    return 0

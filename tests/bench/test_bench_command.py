@@ -78,6 +78,35 @@ def test_a_type_that_was_not_measured_before_is_refused_before_anything_runs(tmp
     assert not (tmp_path / "dlrun-runs").exists()
 
 
+def test_a_start_is_timed_beside_the_bare_launchers(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "dlrun", "bench", "start", "--runs", "2"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout
+    rows = {row.rsplit(None, 2)[0]: row.split()[-2:] for row in told.splitlines()[3:]}
+    bare, ours, more = (list(map(int, numbers)) for numbers in rows.values())
+    assert list(rows)[1:] == ["dlrun launch", "more"] and min(bare + ours) > 0
+    assert all(abs(b - a - m) <= 1 for a, b, m in zip(bare, ours, more, strict=True)), told
+    said = json.loads(subprocess.run([*line, "--json"], cwd=tmp_path, capture_output=True, check=True).stdout)
+    assert (said["ranks"], said["runs"]) == (2, 2) and said["dlrun"]["seconds"] > said["bare"]["seconds"] > 0
+    assert not list(tmp_path.iterdir()), "its runs are gone with their folder"
+
+
+def test_a_benchmark_that_sigterm_ends_before_its_first_row_says_so_and_has_its_exit_code(tmp_path: Path) -> None:
+    words = ["-n", "2", "--sizes", "4", "--models", "none", "--seconds", "60", "--ways", "dl_comm"]
+    line = [sys.executable, "-m", "dlrun", "bench", "allreduce", *words]
+    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    try:
+        assert process.stdout.readline(), "the title, which comes when the ranks are there"
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert errors.splitlines()[-1] == "dlrun: ended by SIGTERM before the first case was done", errors
+    assert process.returncode == 143
+
+
 def test_rows_appear_as_they_are_done_and_an_interrupt_keeps_those_that_were(tmp_path: Path) -> None:
     words = ["-n", "2", "--sizes", "4,8,16,32", "--models", "none", "--seconds", "3", "--ways", "dl_comm,MPI,memcpy"]
     line = [sys.executable, "-m", "dlrun", "bench", "allreduce", *words, "--out", "now.json"]

@@ -208,6 +208,26 @@ def test_after_a_lost_machine_the_job_goes_on_with_the_ranks_that_are_left(lab: 
     assert (process.returncode, out) == (0, "ranks: 2\n"), errors
 
 
+@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
+def test_after_a_lost_machine_a_batch_job_goes_on_with_those_that_it_has_left(lab: Lab, tmp_path: Path, launcher: str):
+    (tmp_path / "goes.py").write_text(GOES_ON)
+    job = ["salloc", "-Q", "--no-kill", "-w", "n1,n2", "-n4", "--ntasks-per-node=2"]
+    line = [*job, sys.executable, "-m", "dlrun", "launch", "-n", "2:3", "--per-node", "2", "--max-restarts", "1"]
+    line += ["--log-dir", "runs", "--silence", "6"]
+    line += ["--backend", "srun"] if launcher == "srun" else ["--mpiexec", LAUNCHERS[BEST]]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([*line, "goes.py"], cwd=tmp_path, env=lab.env, stdout=pipe, stderr=pipe, text=True)
+    try:
+        assert process.stdout and process.stdout.readline() == "ranks: 3\n"
+        wait_until_all_are_up(tmp_path / "runs/latest/attempt-1")
+        lab.run("poweroff", "n2")
+        out, errors = process.communicate(timeout=100)
+    finally:
+        process.kill()
+        lab.run("mend", "n2")
+    assert (process.returncode, out) == (0, "ranks: 2\n"), errors
+
+
 UNREACHABLE = ("srun", *(f"{name} over ssh" for name in sorted(LAUNCHERS)[-2:]))
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 
+from dlrun.launch.alike import Alike
 from dlrun.launch.console import Folded
 
 
@@ -59,3 +63,57 @@ def test_what_all_ranks_say_alike_is_shown_once(dlrun, mpiexec, tmp_path, text):
     said = "SyntaxError: invalid syntax\n" if "def" in text else "unrecognized arguments: --no-such\n"
     assert done.stderr.count(said) == 1, done.stderr
     assert done.stderr.count("dlrun: rank ") == 1
+
+
+def told(*said: tuple[int, bytes], ranks: int = 3, wait: float = 0.0) -> list[bytes]:
+    """What is shown of lines that ranks say, one after the other, and then of what waits for ``wait`` seconds."""
+    shown: list[bytes] = []
+    alike = Alike(tuple(range(ranks)), lambda kind, line: shown.append(line))
+    for rank, line in said:
+        alike.take(rank, b"O", line)
+    time.sleep(wait)
+    alike.pass_on()
+    return shown
+
+
+def test_a_line_of_all_ranks_is_shown_once_in_the_order_of_each():
+    one, two = ([(rank, line) for rank in range(3)] for line in (b"one", b"two"))
+    assert told(*one, *two) == [b"[all] one", b"[all] two"]
+    assert told((0, b"one"), (0, b"two"), (1, b"one"), (1, b"two"), (2, b"one")) == [b"[all] one"]
+
+
+def test_a_line_that_some_ranks_say_is_shown_with_these_where_the_others_have_said_another_or_nothing_for_a_moment():
+    assert told((0, b"one"), (1, b"mine"), (1, b"one"), (2, b"one")) == [b"[1] mine", b"[all] one"]
+    assert told((0, b"one"), (2, b"one")) == []
+    assert told((0, b"one"), (2, b"one"), wait=0.35) == [b"[0,2] one"]
+
+
+def test_lines_of_a_rank_that_says_much_do_not_wait_for_ever_nor_change_their_order():
+    many = [(0, b"%d" % number) for number in range(5000)]
+    shown = told(*many, ranks=2)
+    assert shown == [b"[0] %d" % number for number in range(len(shown))] and len(shown) >= 3999
+
+
+ALIKE = """
+import os, sys, time
+print("loading", flush=True)
+if os.environ["DLRUN_RANK"] == "1": print("only one", flush=True)
+time.sleep(0.1)
+print("epoch 1", flush=True)
+sys.stdout.write("the end")
+"""
+
+
+def test_with_show_all_what_all_ranks_say_is_shown_and_copied_once_and_every_log_holds_it(dlrun, mpiexec, tmp_path):
+    (tmp_path / "alike.py").write_text(ALIKE)
+    done = dlrun("-n", "3", "--mpiexec", mpiexec, "--show", "all", "--tee", "copy", "alike.py")
+    lines = done.stdout.splitlines()
+    assert lines.count("[1] only one") == 1, done.stdout
+    for text in ("loading", "epoch 1", "the end"):
+        said = [line for line in lines if line.endswith(text)]
+        ranks = [rank for line in said for rank in re.findall(r"\d", "012" if "[all]" in line else line.split()[0])]
+        assert sorted(ranks) == ["0", "1", "2"], done.stdout  # of a busy machine's ranks one may come late
+    assert (tmp_path / "copy").read_text() == done.stdout
+    logs = [(tmp_path / f"dlrun-runs/latest/rank-{rank}.log").read_text() for rank in range(3)]
+    mine = ["", "only one\n", ""]
+    assert logs == [f"loading\n{own}epoch 1\nthe end" for own in mine]

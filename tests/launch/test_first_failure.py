@@ -104,6 +104,19 @@ def test_who_has_ended_is_blamed_where_the_others_connections_were_closed(tmp_pa
     assert blame.failure and (blame.failure.rank, blame.failure.where) == (2, "t.py:20")
 
 
+def test_who_has_ended_and_is_named_is_blamed_where_the_launcher_then_kills_the_one_that_named_it(tmp_path: Path):
+    done = Call(socket.socket(), rank=1, host="n1", pid=8, left="t.py:20")
+    killed = Call(socket.socket(), rank=0, host="n1", pid=7)
+    for call in (done, killed):
+        call.connection.close()
+    blame = FirstFailure(3, tmp_path)
+    blame.leaves(done)
+    blame.fails(failed(0, "CommError: rank 0, team 0, call 5: rank 1 has left: it called finalize or ended"))
+    blame.loses(killed)
+    blame.decide()
+    assert blame.failure and (blame.failure.rank, blame.failure.where) == (1, "t.py:20")
+
+
 @pytest.mark.parametrize("what", ["ConnectionResetError: Connection reset by peer", "BrokenPipeError: Broken pipe"])
 def test_who_has_ended_is_not_blamed_for_the_scripts_own_connections(tmp_path: Path, what: str):
     done = Call(socket.socket(), rank=2, host="n1", pid=8, left="")

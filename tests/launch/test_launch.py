@@ -127,6 +127,23 @@ def test_an_error_that_dl_comm_raises_on_every_rank_is_told_with_its_line_in_the
         assert told[0].endswith(" at disagrees.py:6"), told[0]
 
 
+@pytest.mark.parametrize("code", [256, -512])
+def test_an_exit_code_of_which_the_system_keeps_0_ends_the_job_as_a_failure(dlrun, any_mpiexec, tmp_path, code):
+    text = (
+        "import sys, numpy as np, dl_comm as dl\n"
+        "dl.init()\n"
+        "for step in range(1000):\n"
+        "    dl.gradients([np.ones(3, np.float32)])\n"
+        f"    if step == 5 and dl.get_rank() == 1: sys.exit({code})\n"
+    )
+    (tmp_path / "fails.py").write_text(text)
+    done = dlrun("-n", "3", "--mpiexec", any_mpiexec, "fails.py")
+    assert done.returncode == 1, done.stderr
+    first = next(line for line in done.stderr.splitlines() if line.startswith("dlrun: rank"))
+    assert first.startswith("dlrun: rank 1 (host ")
+    assert first.endswith(f"ended the job: sys.exit({code}) at fails.py:5"), done.stderr
+
+
 @pytest.mark.parametrize(("terminal", "seen"), [(True, b"\r 10%"), (False, b" 10%\n")])
 def test_a_progress_bar_is_shown_while_it_moves(any_mpiexec, tmp_path, terminal, seen):
     (tmp_path / "bar.py").write_text("import time\nprint('\\r 10%', end='')\ntime.sleep(60)\n")
@@ -175,10 +192,10 @@ def test_several_ranks_are_shown_each_line_with_its_rank(dlrun, any_mpiexec, tmp
     (tmp_path / "says.py").write_text("import os\nprint('I am', os.environ['DLRUN_RANK'])\n" + bar)
     done = dlrun("-n", "3", "--mpiexec", any_mpiexec, "--show", "0,2", "says.py")
     for rank in (0, 2):
-        shown = [line for line in done.stdout.splitlines() if line.startswith(f"[{rank}] ")]
-        assert shown[0] == f"[{rank}] I am {rank}" and shown[-1] == f"[{rank}] 100.0 %"
+        shown = [line for line in done.stdout.splitlines() if line.startswith((f"[{rank}] ", "[all] "))]
+        assert shown[0] == f"[{rank}] I am {rank}" and shown[-1].endswith("] 100.0 %")
         assert len(shown) < 20, "a state of the bar now and then, not all 1001"
-    assert not [line for line in done.stdout.splitlines() if not line.startswith(("[0] ", "[2] "))]
+    assert not [line for line in done.stdout.splitlines() if not line.startswith(("[0] ", "[2] ", "[all] "))]
 
 
 def test_what_a_rank_left_running_is_ended_with_it(dlrun, any_mpiexec, tmp_path):

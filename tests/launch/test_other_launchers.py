@@ -19,23 +19,23 @@ def spelled(line: str, gpus: int = 4, cores: int = 8) -> str:
 @pytest.mark.parametrize(
     ("line", "ours"),
     [
-        ("-np 4 t.py -np 3", "-n 4 t.py -np 3"),
-        ("-np 4 -H n1:2,n2:2 t.py", "-n 4 --hosts n1:2,n2:2 t.py"),
-        ("--nnodes=2 --nproc-per-node=4 t.py", "-n 8 --per-node 4 t.py"),
-        ("--nproc_per_node gpu t.py", "-n 4 --per-node 4 t.py"),
-        ("--num_processes 3 --env -np=1 t.py", "-n 3 --env -np=1 t.py"),
-        ("--num_processes 8 --num_machines 2 --machine_rank 0 t.py", "-n 8 --per-node 4 t.py"),
-        ("-np 8 -npernode 4 t.py", "-n 8 --per-node 4 t.py"),
-        ("-n 4:8 t.py", "--min-ranks 4 -n 8 t.py"),
-        ("-n auto t.py", "-n 4 t.py"),
-        ("-n cpu t.py", "-n 8 t.py"),
-        ("-n 2 --mps t.py", "-n 2 --mps t.py"),
-        ("-n x t.py", "-n x t.py"),
-        ("--num_gpus=2 t.py", "-n 2 --per-node 2 t.py"),
-        ("--nnodes 1:4 --nproc_per_node=2 t.py", "--min-ranks 2 -n 8 --per-node 2 t.py"),
-        ("-n 8 -ppn 4 t.py", "-n 8 --per-node 4 t.py"),
-        ("-n 8 --ntasks-per-node=4 t.py", "-n 8 --per-node 4 t.py"),
-        ("--oversubscribe -np 2 -x PATH -x NCCL_DEBUG=INFO t.py -x 3", "-n 2 --env NCCL_DEBUG=INFO t.py -x 3"),
+        ("-np 4 t.py -np 3", "--ranks 4 t.py -np 3"),
+        ("-np 4 -H n1:2,n2:2 t.py", "--ranks 4 --hosts n1:2,n2:2 t.py"),
+        ("--nnodes=2 --nproc-per-node=4 t.py", "--ranks 8 --per-node 4 t.py"),
+        ("--nproc_per_node gpu t.py", "--ranks 4 --per-node 4 t.py"),
+        ("--num_processes 3 --env -np=1 t.py", "--ranks 3 --env -np=1 t.py"),
+        ("--num_processes 8 --num_machines 2 --machine_rank 0 t.py", "--ranks 8 --per-node 4 t.py"),
+        ("-np 8 -npernode 4 t.py", "--ranks 8 --per-node 4 t.py"),
+        ("-n 4:8 t.py", "--min-ranks 4 --ranks 8 t.py"),
+        ("-n auto t.py", "--ranks 4 t.py"),
+        ("-n cpu t.py", "--ranks 8 t.py"),
+        ("-n 2 --mps t.py", "--ranks 2 --mps t.py"),
+        ("-n x t.py", "--ranks x t.py"),
+        ("--num_gpus=2 t.py", "--ranks 2 --per-node 2 t.py"),
+        ("--nnodes 1:4 --nproc_per_node=2 t.py", "--min-ranks 2 --ranks 8 --per-node 2 t.py"),
+        ("-n 8 -ppn 4 t.py", "--ranks 8 --per-node 4 t.py"),
+        ("-n 8 --ntasks-per-node=4 t.py", "--ranks 8 --per-node 4 t.py"),
+        ("--oversubscribe -np 2 -x PATH -x NCCL_DEBUG=INFO t.py -x 3", "--ranks 2 --env NCCL_DEBUG=INFO t.py -x 3"),
     ],
 )
 def test_other_launchers_options_are_understood(line, ours):
@@ -43,14 +43,14 @@ def test_other_launchers_options_are_understood(line, ours):
 
 
 def test_without_gpus_auto_is_the_cores_and_gpu_an_error():
-    assert spelled("-n auto t.py", gpus=0) == "-n 8 t.py"
+    assert spelled("-n auto t.py", gpus=0) == "--ranks 8 t.py"
     with pytest.raises(DlrunError, match="-n gpu: dlrun sees no GPU here"):
         spelled("-n gpu t.py", gpus=0)
 
 
 def test_what_dlrun_does_not_need_is_told():
     words, notes = translate(["--standalone", "--master_port=29500", "-n", "2", "t.py"], VALUED, 0, 8)
-    assert words == ["-n", "2", "t.py"]
+    assert words == ["--ranks", "2", "t.py"]
     assert len(notes) == 2 and notes[1].startswith("--master_port is not needed")
 
 

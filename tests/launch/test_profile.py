@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -24,10 +23,10 @@ def test_a_fitting_profile_is_applied_and_says_so_in_one_line() -> None:
     assert line == expected
 
 
-@pytest.mark.parametrize("field", list(Key.__dataclass_fields__))
+@pytest.mark.parametrize("field", Key._fields)
 def test_a_field_that_differs_is_named_and_nothing_is_applied(field: str) -> None:
     other: dict[str, object] = {field: 8 if field.startswith("ranks") else "another"}
-    settings, line = choose([PROFILE], replace(KEY, **other), {})  # type: ignore[arg-type]
+    settings, line = choose([PROFILE], KEY._replace(**other), {})  # type: ignore[arg-type]
     assert settings == {}
     assert f"its {field} is" in line
 
@@ -39,7 +38,7 @@ def test_what_the_user_has_set_stays_and_is_shown() -> None:
 
 
 def test_the_profile_of_the_script_is_preferred_among_those_that_fit() -> None:
-    other = replace(PROFILE, name="gpt2", settings=(("DL_COMM_STAGE_KB", "512"),))
+    other = PROFILE._replace(name="gpt2", settings=(("DL_COMM_STAGE_KB", "512"),))
     assert choose([PROFILE, other], KEY, {}, name="gpt2")[0] == {"DL_COMM_STAGE_KB": "512"}
 
 
@@ -49,7 +48,7 @@ def test_without_profiles_nothing_is_said() -> None:
 
 def test_a_profile_reads_back_as_it_was_written_and_replaces_its_elder(tmp_path: Path) -> None:
     write(PROFILE, tmp_path)
-    newer = replace(PROFILE, gain=0.2)
+    newer = PROFILE._replace(gain=0.2)
     path = write(newer, tmp_path)
     assert read(tmp_path) == [newer]
     assert FORMAT in path.read_text()
@@ -92,11 +91,11 @@ def test_launch_applies_what_fits_and_only_where_it_is_wanted(tmp_path: Path, mo
     script = tmp_path / "train.py"
     script.write_text("")
     plan = LaunchPlan((str(script),), ranks=2, env=(("DL_COMM_DEFAULT_NTHREADS", "3"),), cwd=str(tmp_path))
-    write(replace(PROFILE, key=key_of(prepare(plan)[0])), folder({"XDG_CONFIG_HOME": str(tmp_path)}))
+    write(PROFILE._replace(key=key_of(prepare(plan)[0])), folder({"XDG_CONFIG_HOME": str(tmp_path)}))
     settled = prepare(plan)[0]
     assert dict(settled.env) == {"DL_COMM_DEFAULT_NTHREADS": "3", "DL_COMM_STAGE_KB": "64"}
     assert settled.notes[-1].startswith("tuned profile resnet50")
-    assert prepare(replace(plan, tuned=False))[0].env == plan.env
-    other = prepare(replace(plan, ranks=3))[0]
+    assert prepare(plan._replace(tuned=False))[0].env == plan.env
+    other = prepare(plan._replace(ranks=3))[0]
     assert other.env == plan.env
     assert "its ranks is 2, this job's is 3" in other.notes[-1]

@@ -59,9 +59,8 @@ def test_ranks_reach_a_launch_by_ipv6_and_by_ipv4(monkeypatch, address):
     monkeypatch.setattr(rank_server, "own_addresses", lambda: ["127.0.0.1", "::1"])
     with selectors.DefaultSelector() as selector:
         heard = []
-        server = rank_server.RankServer(
-            1, False, 20, selector, lambda call, kind, body: heard.append(kind), heard.append
-        )
+        server = rank_server.RankServer(1, False, 20, selector)
+        server.heard, server.lost = lambda call, kind, body: heard.append(kind), heard.append
         try:
             port = dict(server.addresses)[address]
             with connect([(address, port)], 20) as link:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,19 +64,19 @@ def test_an_error_of_the_run_ends_it_too(site, tmp_path):
 
 
 def test_gpus_in_exclusive_mode_get_it_unasked(site, tmp_path):
-    assert served(replace(PLAN, mps=False), site) == ({}, [])
+    assert served(PLAN._replace(mps=False), site) == ({}, [])
     (tmp_path / "mode").write_text("Exclusive_Process\n")
-    assert served(replace(PLAN, mps=False), site)[0]
+    assert served(PLAN._replace(mps=False), site)[0]
 
 
 @pytest.mark.parametrize("change", [{"ranks": 1}, {"local": False}])
 def test_ranks_that_share_no_gpu_of_this_machine_get_none(site, tmp_path, change):
-    assert served(replace(PLAN, **change), site) == ({}, [])
+    assert served(PLAN._replace(**change), site) == ({}, [])
     assert told(tmp_path) == []
 
 
 def test_a_service_of_the_sites_is_left_as_it_is(site, tmp_path, monkeypatch):
-    there = replace(site, env={**site.env, "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"})
+    there = site._replace(env={**site.env, "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"})
     assert served(PLAN, there) == ({}, [])
     (tmp_path / "control").touch()
     monkeypatch.setattr(mps, "_SITES", str(tmp_path / "control"))
@@ -86,7 +85,7 @@ def test_a_service_of_the_sites_is_left_as_it_is(site, tmp_path, monkeypatch):
 
 
 def test_without_nvidias_tools_it_is_told_that_it_does_not_work(site, monkeypatch):
-    there = replace(site, env={"PATH": "/nowhere"})
+    there = site._replace(env={"PATH": "/nowhere"})
     monkeypatch.setenv("PATH", "/nowhere")
     assert served(PLAN, there)[1] == ["NVIDIA's MPS does not work here: the ranks have the GPUs in time slices"]
 
@@ -95,7 +94,7 @@ def test_a_real_launch_hands_the_variables_to_every_rank(any_mpiexec, site, tmp_
     from dlrun import launch as launching
 
     monkeypatch.setattr(
-        launching, "served", lambda plan, here, note: mps.served(plan, replace(here, gpus=1), note, WORKS)
+        launching, "served", lambda plan, here, note: mps.served(plan, here._replace(gpus=1), note, WORKS)
     )
     (tmp_path / "show.py").write_text("import os\nprint(os.environ['CUDA_MPS_PIPE_DIRECTORY'], flush=True)\n")
     lines: list[str] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import click
 import pytest
 
@@ -18,7 +16,7 @@ PLAN = LaunchPlan((__file__,), backend="mpich")
 
 
 def notes(ranks: int, gpus: int | None, site: Site = SITE) -> str:
-    return " ".join(resolve(replace(PLAN, ranks=ranks, gpus=gpus), site).notes)
+    return " ".join(resolve(PLAN._replace(ranks=ranks, gpus=gpus), site).notes)
 
 
 def test_a_gpu_for_each_rank_is_refused_where_there_are_too_few():
@@ -28,13 +26,13 @@ def test_a_gpu_for_each_rank_is_refused_where_there_are_too_few():
 
 
 def test_more_ranks_than_gpus_are_refused_unless_they_are_to_share():
-    alone = replace(PLAN, share_gpus=False)
+    alone = PLAN._replace(share_gpus=False)
     with pytest.raises(DlrunError, match="4 ranks, and n1 has 2 GPUs") as refused:
-        resolve(replace(alone, ranks=4), SITE)
+        resolve(alone._replace(ranks=4), SITE)
     assert "give -n 2, or --share-gpus" in str(refused.value.hint)
-    resolve(replace(alone, ranks=2), SITE)
-    resolve(replace(alone, ranks=4, mps=True), SITE)
-    resolve(replace(alone, ranks=4), replace(SITE, gpus=0))
+    resolve(alone._replace(ranks=2), SITE)
+    resolve(alone._replace(ranks=4, mps=True), SITE)
+    resolve(alone._replace(ranks=4), SITE._replace(gpus=0))
 
 
 def test_the_command_line_asks_for_it_by_an_option_or_a_variable(monkeypatch):
@@ -49,8 +47,8 @@ def test_ranks_that_share_gpus_are_told_so():
     assert "4 ranks share 2 GPUs and have it in time slices: --mps lets them run on it at once; one rank" in notes(
         4, None
     )
-    assert "3 ranks share 1 GPU and have it" in notes(3, None, replace(SITE, gpus=1))
-    served = replace(SITE, gpus=1, env={**SITE.env, "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"})
+    assert "3 ranks share 1 GPU and have it" in notes(3, None, SITE._replace(gpus=1))
+    served = SITE._replace(gpus=1, env={**SITE.env, "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"})
     assert "3 ranks share 1 GPU; one rank for each is faster" in notes(3, None, served)
 
 
@@ -64,14 +62,14 @@ def test_ranks_that_share_gpus_are_told_so():
     ],
 )
 def test_a_service_for_shared_gpus_that_is_not_started_is_told_with_the_reason(ranks, gpus, backend, said):
-    plan = replace(PLAN, ranks=ranks, backend=backend, mps=True)
-    told = [note for note in resolve(plan, replace(SITE, gpus=gpus)).notes if note.startswith("--mps")]
+    plan = PLAN._replace(ranks=ranks, backend=backend, mps=True)
+    told = [note for note in resolve(plan, SITE._replace(gpus=gpus)).notes if note.startswith("--mps")]
     assert [note.partition(": ")[2].startswith(said) for note in told] == ([True] if said else [])
 
 
 def test_gpus_that_are_asked_for_and_not_there_are_told():
-    assert "dlrun sees no GPU on n1, and gives the ranks none" in notes(4, 1, replace(SITE, gpus=0))
+    assert "dlrun sees no GPU on n1, and gives the ranks none" in notes(4, 1, SITE._replace(gpus=0))
 
 
 def test_nothing_is_said_where_gpus_suffice_or_none_are_asked_for():
-    assert "GPU" not in notes(2, 1) + notes(2, None) + notes(4, None, replace(SITE, gpus=0))
+    assert "GPU" not in notes(2, 1) + notes(2, None) + notes(4, None, SITE._replace(gpus=0))

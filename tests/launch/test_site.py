@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlrun.launch.site import Allocation, allocation
+from dlrun.launch.site import Allocation, allocated, allocation
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,17 @@ def test_an_allocation_is_what_its_variables_say(env, found, tmp_path):
             (tmp_path / name).write_text(env[name])
             env = {**env, name: str(tmp_path / name)}
     assert allocation(env) == found
+
+
+def test_the_nodes_of_an_allocation_are_named_once_each_in_its_order(tmp_path):
+    (tmp_path / "nodes").write_text("n2\nn2\nn1\n")
+    (tmp_path / "slots").write_text("n3 4 all.q x\nn1 2 all.q x\n")
+    control = tmp_path / "scontrol"
+    control.write_text('#!/bin/sh\n[ "$1 $2 $3" = "show hostnames n[1-2]" ] && printf "n1\\nn2\\n"\n')
+    control.chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "7", "PATH": str(tmp_path)}
+    assert allocated(slurm | {"SLURM_JOB_NODELIST": "n[1-2]"}) == ("n1", "n2")
+    assert allocated(slurm | {"SLURM_JOB_NODELIST": "?"}) == ()
+    assert allocated({"PBS_JOBID": "7", "PBS_NODEFILE": str(tmp_path / "nodes")}) == ("n2", "n1")
+    assert allocated({"PE_HOSTFILE": str(tmp_path / "slots")}) == ("n3", "n1")
+    assert allocated({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 4 n2 2"}) == (), "jsrun takes no hosts"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def test_once_all_have_answered_twice_there_is_nothing_to_wait_for():
     lookout = Lookout(0.0)
     lookout.asked = 2
     answer = {"pid": 1, "dump": DUMP, "call": "", "begun": "", "stopped": False, "written": 0}
+    answer |= {"seconds": [1.0, 0.0, 0.0], "child": "", "mpi": False}
     for _ in range(2):
         assert lookout.look()
         for rank in range(2):
@@ -167,6 +169,56 @@ def test_a_rank_that_somebody_has_stopped_is_the_one_that_is_missing(dlrun, any_
     assert done.returncode == 124, done.stderr
     missing = next(line for line in done.stderr.splitlines() if line.startswith("  missing: "))
     assert missing.startswith("  missing: rank 1 (host ") and missing.endswith("a stop: somebody sent it SIGSTOP")
+
+
+WORKS = """
+import os, subprocess, sys, time
+BUSY = "import time\\nend = time.monotonic() + 8\\nwhile time.monotonic() < end: pass"
+IDLE = "import time; time.sleep(300)"
+if os.environ["DLRUN_RANK"] == "1":
+    subprocess.run([sys.executable, "-c", BUSY])
+    if len(sys.argv) > 1: subprocess.run([sys.executable, "-c", IDLE])
+    open("over", "w").close()
+while not os.path.exists("over"): time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("idle", [[], ["idle"]])
+def test_a_rank_whose_process_computes_is_told_and_left_to_go_on_and_one_whose_process_is_idle_ends(
+    dlrun, any_mpiexec, tmp_path, idle
+):
+    (tmp_path / "works.py").write_text(WORKS)
+    words = ["--stall-timeout", "1", "--on-stall", "abort", "works.py", *idle]
+    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, *words)
+    assert done.returncode == (124 if idle else 0), done.stderr
+    missing = [line for line in done.stderr.splitlines() if line.startswith("  missing: rank 1 (host ")]
+    assert re.search(
+        r"at works\.py:6 <module>, and waits for its process \d+ \(python.*\), which computes$", missing[0]
+    ), done.stderr
+    assert "  the job is not ended while it works there" in done.stderr
+    assert [line.rpartition(") ")[2] for line in missing[1:]] == (["at works.py:7 <module>"] if idle else [])
+
+
+@pytest.mark.parametrize(
+    ("own", "below", "mpi", "works", "told"),
+    [
+        (0.0, 0.0, False, False, ""),
+        (1.9, 0.0, False, True, ", and computes"),
+        (1.9, 0.0, True, False, ", and computes, or spins in MPI: that looks the same"),
+        (0.0, 0.9, True, True, ", and waits for its process 7 (sort), which computes"),
+    ],
+)
+def test_a_rank_works_where_it_or_what_it_started_used_the_processor_between_the_looks(own, below, mpi, works, told):
+    before = stack(1, "/home/me/data.py:7 read")._replace(seconds=(100.0, 5.0, 1.0), child="7 (sort)", mpi=mpi)
+    seen = before._replace(seconds=(102.0, 5.0 + own, 1.0 + below)).since(before)
+    assert (seen.works, seen.doing) == (works, told)
+    assert verdict({0: stack(0, *frames(DUMP)), 1: seen}, 301)[1].endswith(f"data.py:7 read{told}")
+
+
+@pytest.mark.parametrize("where", [{"stopped": True}, {"call": "call 12 of team 0: barrier"}])
+def test_a_rank_that_waits_in_an_exchange_or_was_stopped_does_not_work_whatever_it_uses(where):
+    before = stack(1, "/home/me/data.py:7 read")._replace(seconds=(100.0, 5.0, 1.0), **where)
+    assert not before._replace(seconds=(102.0, 7.0, 3.0)).since(before).works
 
 
 def test_a_stall_is_told_before_dl_comm_gives_up():

@@ -282,5 +282,5 @@ def test_a_run_that_saved_and_stopped_because_it_was_told_to_is_no_measurement(t
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert said.splitlines()[-1] == "dlrun: interrupted before the first run was done", said
+    assert process.returncode == 143
+    assert said.splitlines()[-1] == "dlrun: ended by SIGTERM before the first run was done", said

@@ -104,6 +104,25 @@ def interrupted(folder: Path, lines: int, *args: str) -> subprocess.CompletedPro
     return subprocess.CompletedProcess(args, 0, said, errors)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_a_signal_ends_before_its_first_trial_says_which_and_has_its_exit_code(folder: Path, number: int) -> None:
+    (folder / "train_dist.py").write_text("import time\nopen('begun', 'w').close()\ntime.sleep(100)\n")
+    line = command("tune", "-n", "2", "--set", "DL_COMM_STAGE_KB=32,64", *RATE, "train_dist.py")
+    with subprocess.Popen(line, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + 200
+            while not list(folder.glob("dlrun-runs/2*/files/**/begun")):
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            process.send_signal(number)
+            said = process.communicate(timeout=200)[1]
+        finally:
+            process.kill()
+    how = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM"}[number]
+    assert said.splitlines()[-1] == f"dlrun: {how} before the first trial was done", said
+    assert process.returncode == 128 + number
+
+
 def test_after_an_interruption_the_best_so_far_is_shown_and_the_search_goes_on(folder: Path) -> None:
     args = ("tune", "-n", "2", "--set", "DL_COMM_STAGE_KB=32,64", "--budget", "10m", *RATE, "train_dist.py")
     interrupted(folder, 5, *args)
