@@ -112,7 +112,7 @@ class Shown:
             self._note_formats(number)
             wraps = self.wraps(number, not self.run.shards.parts)
             yield from self._once(wraps, "the number of the iteration, of all ranks")
-            if self.lost or wraps is None:
+            if self.lost or wraps is None or (not wraps and not self._place(number).uniform):
                 yield from self._unknown(number, self._place(number))
         for value in self.run.steered:
             yield from self._steered(value)
