@@ -125,6 +125,7 @@ class Machine:
         self.looping = 0  # how deep in loops and comprehensions
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
         self.anew: dict[Obj, dict[Obj, list[tuple[str, Value]]]] = {}  # what defaultdicts make, and what that holds
+        self.defaults: dict[tuple[cst.Param, Frame | None], Value] = {}  # what parameters default to, made once
         self._spent = 0
         self._frames: dict[tuple[Any, ...], Frame] = {}
         self._objects: dict[tuple[Any, ...], Obj] = {}
