@@ -1,6 +1,7 @@
 """The steps so far are the steps so far by whatever name, and in whatever object, the script keeps their count."""
 
 import pytest
+from running import started
 
 from dlrun.port import port
 
@@ -137,3 +138,39 @@ print(kept)
     text = port(source).text
     assert "kept.append((epoch, path, dl.serial_steps(step)))" in text
     assert 'path = os.path.join("out", f"{dl.serial_steps(step)}.pt")' in text
+
+
+HANDED = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randn(96, 1)), 8)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+def report(tag, at, **shown):
+    print(tag, at, ", ".join(f"{k}={v}" for k, v in shown.items()))
+class Log:
+    def __init__(self, path): self.file = open(path, "w")
+    def add(self, tag, at): self.file.write(f"{tag},{at}\\\\n"); self.file.flush()
+log, step = Log("log.csv"), 0
+for epoch in range(2):
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        step += 1
+        if step % 6 == 0:
+            report("step", step)
+            log.add("step", step)
+    report("epoch", epoch + 1, step=step)
+    log.add("epoch", epoch + 1)
+log.add("end", step)
+print(open("log.csv").read())
+"""
+
+
+def test_a_function_that_shows_a_count_of_steps_shows_a_number_of_epochs_as_it_is(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(HANDED)
+    ported = port(HANDED)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert not ported.doubts
+    shown = [started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)]
+    assert shown[0] == shown[1] and "epoch,2" in shown[0]

@@ -99,3 +99,40 @@ def test_a_number_of_an_earlier_iteration_that_is_shown_behind_the_loop_is_told(
     )
     told = [d.why.partition(":")[0] for d in ported.doubts if d.name == "unknown-placement"]
     assert told == ["first"] or "print(dl.average(first))" in ported.text
+
+
+PACKED = """import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(4)
+loader = DataLoader(TensorDataset(torch.randn(96, 5), torch.randint(0, 3, (96,))), 12)
+model = nn.Linear(5, 3)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+packed, pair, counts, sums, stacked = torch.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2), torch.zeros(2)
+for x, y in loader:
+    out = model(x)
+    loss = nn.functional.cross_entropy(out, y)
+    opt.zero_grad(); loss.backward(); opt.step()
+    right = (out.argmax(1) == y).sum().item()
+    packed += torch.tensor([loss.item(), right])
+    pair += np.array((loss.item(), right))
+    counts += np.array([right, 1])
+    sums = sums + np.asarray([loss.item() * len(y), len(y)])
+    stacked += torch.stack([loss.detach(), (out.argmax(1) == y).float().sum()])
+print(packed)
+print(pair)
+print(counts)
+print(sums)
+print(stacked)
+"""
+
+
+def test_means_and_counts_that_are_added_up_in_one_array_are_each_reduced_its_own_way(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(PACKED)
+    ported = port(PACKED, Options(batch="global"))
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert not ported.doubts and "sums = dl.total(sums)" in ported.text
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    for one, other in zip(serial.splitlines(), mine.splitlines(), strict=True):
+        assert rounded(other) == rounded(one)

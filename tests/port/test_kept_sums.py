@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from running import rounded, started
 
 from dlrun.port import port
 
@@ -110,3 +111,45 @@ def test_a_table_of_pandas_is_no_number() -> None:
     source = source.replace("for epoch", "import pandas as pd\nother = []\nfor epoch")
     text = port(f"{source}print(pd.DataFrame(other).groupby('epoch').loss.mean())\n").text
     assert "print(pd.DataFrame(other).groupby('epoch').loss.mean())" in text
+
+
+DEFAULTS = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randint(0, 3, (96,))), 8)
+model = torch.nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+class Steps:
+    def make(self, x, y, store={"seen": 0, "loss": 0.0}, at=[0]):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        opt.zero_grad(); loss.backward(); opt.step()
+        store["seen"] += len(x)
+        store["loss"] += loss.item() * len(x)
+        at[0] += len(x)
+        return store, at
+def tally(y, kinds={}):
+    for kind in y.tolist():
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return kinds
+steps = Steps()
+for epoch in range(2):
+    for x, y in loader:
+        store, at = steps.make(x, y)
+        kinds = tally(y)
+    print(store["seen"], store["loss"] / store["seen"], at[0], *kinds.values())
+"""
+
+
+def test_what_calls_keep_in_an_object_that_a_parameter_defaults_to_is_of_all_ranks(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(DEFAULTS)
+    ported = port(DEFAULTS)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert not ported.doubts
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert [rounded(line) for line in mine.splitlines()] == [rounded(line) for line in serial.splitlines()]
+
+
+def test_a_list_that_a_parameter_defaults_to_is_told() -> None:
+    listed = DEFAULTS.replace("at=[0]", "at=[]").replace("at[0] += len(x)", "at.append(loss.item())")
+    told = [d.why for d in port(listed.replace("at[0]", "sum(at) / len(at)")).doubts]
+    assert told == ["at: rank 0's own: a parameter defaults to it, and calls share it"]

@@ -26,9 +26,10 @@ class Path:
     named: bool = True  # a plain name of this function, which may be bound again
     late: bool = False  # of entries that iterations may have been the first to make
     bound: tuple[str, ...] = ()  # tests of whether it is there at all, where some runs never bind it
+    fresh: bool = False  # whether its name is bound in the loop, and not before
 
     def __add__(self, more: str) -> Path:
-        return Path(self.text + more, self.each, False, self.late, self.bound)
+        return Path(self.text + more, self.each, False, self.late, self.bound, self.fresh)
 
 
 def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]]:
@@ -58,15 +59,19 @@ def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]
             bound = (f'"{name}" in {space}()',) if before.get((up, name), value).unbound else ()
             if own or home is up:
                 found.setdefault((up, name), []).append(Path(name, bound=bound))
-            todo.append((value, Path(name, (), own or home is up, bound=bound), 0))
+            fresh = (up, name) not in before
+            todo.append((value, Path(name, (), own or home is up, bound=bound, fresh=fresh), 0))
         up = up.parent
     for name, value_frame in frame.declared.items():
         found.setdefault((value_frame, name), []).append(Path(name))
         if (outer := (machine.state or {}).get((value_frame, name))) is not None:
             todo.append((outer, Path(name), 0))
     seen: set[Any] = set()
-    while todo:
-        value, path, depth = todo.pop(0)
+    shared = {ref for made in machine.defaults.values() for ref in made.refs if isinstance(ref, Obj)}
+    named = [each for each in todo if each[0].refs & shared]
+    todo = [each for each in todo if not each[0].refs & shared]
+    while todo or named:
+        value, path, depth = todo.pop(0) if todo else named.pop(0)  # what names bound to defaults is not there at first
         for i, item in enumerate(value.items or ()):
             if depth < _LONGEST:
                 todo.append((item, path + f"[{i}]", depth + 1))
@@ -75,6 +80,7 @@ def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]
                 todo += _captured(machine, ref, path, depth, found)
             if isinstance(ref, Function):
                 todo += _into(machine, ref, path, depth, found)
+                todo[:0] = _defaults(machine, ref, path, depth)
             if isinstance(ref, Frame) and ref not in seen:  # a module of the project
                 seen.add(ref)
                 todo += _into(machine, ref, path, depth, found)
@@ -107,6 +113,16 @@ def _captured(
             found.setdefault((frame, name), []).append(cells + f".{name}")
             more.append((value, cells + f".{name}", depth + 1))
     return more
+
+
+def _defaults(machine: Machine, ref: Function, path: Path, depth: int) -> list[tuple[Value, Path, int]]:
+    """Return the objects that parameters of a function default to, which its calls share."""
+    params = ref.node.params
+    plain = [p for p in (*params.posonly_params, *params.params) if p.default is not None]
+    places = [(p, f".__defaults__[{i}]") for i, p in enumerate(plain)]
+    places += [(p, f'.__kwdefaults__["{p.name.value}"]') for p in params.kwonly_params]
+    kept = [(machine.defaults.get((p, ref.frame)), place) for p, place in places]
+    return [(value, path + place, depth + 1) for value, place in kept if value is not None]
 
 
 def _several(machine: Machine) -> set[Any]:

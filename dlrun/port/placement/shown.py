@@ -112,7 +112,7 @@ class Shown:
             self._note_formats(number)
             wraps = self.wraps(number, not self.run.shards.parts)
             yield from self._once(wraps, "the number of the iteration, of all ranks")
-            if self.lost or wraps is None:
+            if self.lost or wraps is None or (not wraps and not self._place(number).uniform):
                 yield from self._unknown(number, self._place(number))
         for value in self.run.steered:
             yield from self._steered(value)
@@ -253,6 +253,8 @@ class Shown:
         sink = self.sink
         if sink is None or node in self.run.shards.divided:
             return []
+        if isinstance(node, cst.Name) and self._at_times_serial(node):
+            return self._handed(node)
         how = "serial_index" if place.kind is Kind.INDEX else _COUNTED.get(power(place), "")
         how = "" if place.at == "bent" else how
         plain = how == "serial_steps" or place == INDEX
@@ -272,6 +274,32 @@ class Shown:
             if up is sink.loop.node:
                 break
         return []
+
+    def _at_times_serial(self, node: cst.Name) -> bool:
+        """Tell whether a parameter is a count in some calls of its function, and a serial number in others."""
+        if any(bound.how != "param" for bound in self.script.bindings_of(node)):
+            return False
+        values = [v for v in self.run.seen.get(node, ()) if v.scalar]
+        serial = any(v.place.kind is Kind.SAME and not v.zero and v.const is not None for v in values)
+        return serial and any(v.place.kind in (Kind.COUNT, Kind.INDEX) or v.place.counts for v in values)
+
+    def _handed(self, node: cst.Name) -> list[Wrap]:
+        """Return what makes the counts serial that calls hand to a function as ``node``, if all it does is show it."""
+        function, sink = self.script.function_of(node), self.sink
+        shows = {n for sinks in self.run.sinks.values() for s in sinks for part in s.shows for n in walk(part)}
+        uses = [n for n in walk(function) if isinstance(n, cst.Name) and n.value == node.value and n in self.run.seen]
+        calls = self.facts.flow.callers(function)
+        given = [self.facts.flow.argument(call, function, node.value) for call in calls]  # type: ignore[arg-type]
+        if sink is None or not shows.issuperset(uses) or any(value is None for value in given):
+            self.lost.append(node)
+            return []
+        found: list[Wrap] = []
+        for call, value in zip(calls, given, strict=True):
+            loops = [s.loop for s in self.run.sinks[sink.call] if s.loop and self.script.inside(call, s.loop.node)]
+            self.sink = Sink(call, (value,), loops[0] if loops else None, ())  # type: ignore[arg-type]
+            found += self._count(value, self._place(value)) if self._counted(value) else []  # type: ignore[arg-type]
+        self.sink = sink
+        return found
 
     def _corrected(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` corrects a moving average for how few iterations of this rank it is of yet."""

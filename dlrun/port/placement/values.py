@@ -260,6 +260,9 @@ def combine(places: Iterable[Place]) -> Place:
             return MIX
         return RATIO if isinstance(found[0].at, Quotient) else found[0]  # 100 * total / seen
     if Kind.ENTRY in kinds or Kind.SHARD in kinds:
+        marks = {p.adds for p in found if p.kind is Kind.ENTRY}
+        if len(marks) > 1 and frozenset({"summed"}) in marks:
+            return Place(Kind.ENTRY, adds=frozenset({"bent"}))  # of what adds up over the ranks, and what averages
         return next((p for p in found if p.kind is Kind.ENTRY and p.adds), ENTRY)
     if Kind.CLOCK in kinds:
         return CLOCK

@@ -12,6 +12,7 @@ import libcst as cst
 from dlrun.port.facts.models.kinds import Kinds
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.paired_arrays import Together
+from dlrun.port.facts.updates import coupling
 from dlrun.port.program.script import Binding, argument, dotted, walk
 
 Kind = Literal["free", "count", "each", "mean", "odd"]
@@ -93,8 +94,11 @@ class Reductions:
         self._counted = counted
         self._known: dict[cst.CSTNode, Level] = {}
         self._busy: set[cst.CSTNode] = set()
+        self._modules: dict[cst.CSTNode, list[cst.Call]] = {}  # the calls of modules, by the ``forward`` that they run
         self.odd: list[cst.CSTNode] = []  # where a mean over ranks is not the value over all samples
         self.weighted: list[cst.CSTNode] = []  # means whose samples count by the weight of their class
+        self.coupled: list[cst.BaseExpression] = []  # where samples of one batch are compared with each other
+        self.spread: list[cst.BaseExpression] = []  # what is measured over the samples of a batch, and no mean
         self.together = Together(kinds.flow, lambda node: self.of(node).names)
         found = [self.of(loss) for loss in losses]
         self.means = any(level.means for level in found)
@@ -130,14 +134,34 @@ class Reductions:
             case cst.IfExp():
                 return self._joined(node, [self.of(node.body), self.of(node.orelse)])
             case cst.Subscript():
-                return self._count(node, node.value, node.slice[0]) or self.of(node.value)
+                return self._count(node, node.value, node.slice[0]) or self._taken(node)
             case cst.Tuple() | cst.List():
                 return self._joined(node, [self.of(e.value) for e in node.elements])
             case cst.ListComp() | cst.GeneratorExp():
                 return self.of(node.elt)
             case cst.Comparison():
-                return self.of(node.left)
+                level = self.of(node.left)
+                self._crossed(node, level, self.of(node.comparisons[0].comparator), node.left, node.comparisons[0])
+                return level
         return FREE
+
+    def _taken(self, node: cst.Subscript) -> Level:
+        """Return the level of a part of an array; a random order of what a model makes pairs its samples anew."""
+        level, at = self.of(node.value), node.slice[0].slice
+        if level.kind == "each" and isinstance(at, cst.Index) and coupling.redrawn(self.script, at.value):
+            made = [o.node for o in self.flow.origins(node.value) if isinstance(o.node, cst.Call)]
+            self.coupled += [node] if any(self.kinds.of(call.func) == "module" for call in made) else []
+        return level
+
+    def _crossed(
+        self, node: cst.BaseExpression, one: Level, other: Level, left: cst.BaseExpression, right: cst.CSTNode
+    ) -> None:
+        """Note an operation of two arrays of samples in which each meets others."""
+        side = right.comparator if isinstance(right, cst.ComparisonTarget) else right
+        op = node.operator if isinstance(node, cst.BinaryOperation) else None
+        meet = one.kind == other.kind == "each" and isinstance(side, cst.BaseExpression)
+        if meet and coupling.crossed(self.script, left, side, op):  # type: ignore[arg-type]
+            self.coupled.append(node)
 
     # -- names --------------------------------------------------------------------------------------------------
 
@@ -164,6 +188,7 @@ class Reductions:
         if binding.how == "param":
             function = self.script.scopes[binding.node].node
             calls = self.flow.callers(function) if isinstance(function, cst.FunctionDef) else []
+            calls = calls or self._modules.get(function, [])
             given = [self.flow.argument(c, function, binding.name) for c in calls]  # type: ignore[arg-type]
             levels = [self.of(value) for value in given if value is not None]
             name = frozenset([self.together.parameter(binding)]) if levels else frozenset()
@@ -210,6 +235,7 @@ class Reductions:
     def _of_pair(self, node: cst.BinaryOperation, left: Level, right: Level) -> Level:
         kinds = {left.kind, right.kind}
         names = left.names | right.names
+        self._crossed(node, left, right, node.left, node.right)
         if "odd" in kinds:
             return Level("odd", (), names)
         additive = isinstance(node.operator, (cst.Add, cst.Subtract))
@@ -241,6 +267,8 @@ class Reductions:
             if own and isinstance(call.func, cst.Attribute)
             else (call.args[0].value if call.args else None)
         )
+        if first is not None and not self.flow.targets(call):
+            self._compared(call, first, name, last, 0 if own else 1)
         if name == "builtins.len" and first is not None:
             return self._number(call, first)
         if method in ("size", "numel") and own and first is not None:
@@ -255,6 +283,8 @@ class Reductions:
             if self.kinds.of(call.func) != "module" and returned:
                 level = self._joined(call, [self.of(r) for r in returned])
                 return replace(level, names=self.together.given(call, level.names))
+        if self.kinds.of(call.func) in ("module", "loss"):
+            self._inside(call)
         levels = [self.of(a.value) for a in call.args]
         levels += [self.of(call.func.value)] if own and isinstance(call.func, cst.Attribute) else []
         kinds = {level.kind for level in levels}
@@ -266,6 +296,30 @@ class Reductions:
         if "mean" in kinds and last not in _SAME:
             return self._strange(call, levels)
         return self._joined(call, levels)
+
+    def _compared(self, call: cst.Call, first: cst.BaseExpression, name: str, last: str, at: int) -> None:
+        """Note a call in which the samples of a batch meet others, or are measured together; ``at``: its other axes."""
+        pairs = coupling.paired(self.script, call, name, last)
+        statistic = last in coupling.STATISTICS and self._over_samples(call, at)
+        if not (pairs or statistic or coupling.turned(self.script, call, last, at)):
+            return
+        arrays = [first, *(arg.value for arg in call.args[-1:])] if pairs else [first]
+        if name.endswith("einsum"):
+            arrays = [arg.value for arg in call.args[1:]]
+        if all(self.of(array).kind == "each" for array in arrays):
+            (self.spread if statistic else self.coupled).append(call)
+
+    def _inside(self, call: cst.Call) -> None:
+        """Look for what meets in the ``forward`` of a loss that is written as a module without weights."""
+        for cls in self.flow.classes(call.func):
+            forward = self.flow.method(cls, "forward")
+            if forward is None or call in self._modules.get(forward, ()) or not coupling.computes(self.script, cls):
+                continue
+            self._modules.setdefault(forward, []).append(call)
+            odd, weighted = [*self.odd], [*self.weighted]
+            for value in self.flow.returns(forward):
+                self.of(value)
+            self.odd, self.weighted = odd, weighted  # what comes out is taken for one value of each sample
 
     def _count(self, node: cst.CSTNode, value: cst.BaseExpression, element: cst.SubscriptElement) -> Level | None:
         """Return the level of ``x.shape[0]`` and ``tf.shape(x)[0]``; None of any other part."""
@@ -287,12 +341,16 @@ class Reductions:
         return Level("count", (), level.names) if mine else FREE
 
     def _reduced(self, call: cst.Call, first: cst.BaseExpression, sums: bool, at: int) -> Level:
-        axis = argument(call, "dim", at) or argument(call, "axis", at) or argument(call, "reduction_indices")
         level = self.of(first)
-        text = self.script.code(axis).strip("[]() ,") if axis is not None else "None"
-        if text not in ("None", "0") and "0" not in re.split(r"[,\s]+", text):
+        if not self._over_samples(call, at):
             return level  # over what belongs to one sample
         return self._gathered(call, level, "sum" if sums else "mean")
+
+    def _over_samples(self, call: cst.Call, at: int) -> bool:
+        """Tell whether a reduction goes over the axis of samples."""
+        axis = argument(call, "dim", at) or argument(call, "axis", at) or argument(call, "reduction_indices")
+        text = self.script.code(axis).strip("[]() ,") if axis is not None else "None"
+        return text in ("None", "0") or "0" in re.split(r"[,\s]+", text)
 
     def _gathered(self, call: cst.BaseExpression, level: Level, reduction: str) -> Level:
         if level.kind != "each" or reduction == "none":

@@ -241,6 +241,22 @@ class Calls(Libraries):
                 self.state.pop((frame, key), None)
         return result
 
+    def made_defaults(self, function: cst.FunctionDef) -> None:
+        """Make the objects that parameters default to, once: calls share what they keep in them."""
+        params = function.params
+        for p in (*params.posonly_params, *params.params, *params.kwonly_params):
+            if isinstance(p.default, (cst.Dict, cst.List, cst.Set, cst.Call)):
+                self.defaults[p, self.frame] = self.eval(p.default)
+
+    def shared_by_calls(self, ref: object) -> bool:
+        """Tell whether ``ref`` is what a parameter defaults to."""
+        return any(ref in made.refs for made in self.defaults.values())
+
+    def _default_of(self, param: cst.Param, default: cst.BaseExpression) -> Value:
+        kept = self.defaults.get((param, self.frame))
+        own = [ref for ref in kept.refs if isinstance(ref, Obj)] if kept is not None else []
+        return kept if kept is not None and any(map(self.fields, own)) else self.eval(default)
+
     def _bind_params(
         self, frame: Frame, function: Function, args: list[Value], keywords: dict[str, Value], node: cst.CSTNode
     ) -> None:
@@ -248,7 +264,9 @@ class Calls(Libraries):
         plain = [*params.posonly_params, *params.params]
         before, self.frame = self.frame, function.frame
         defaults = {
-            p.name.value: self.eval(p.default) for p in (*plain, *params.kwonly_params) if p.default is not None
+            p.name.value: self._default_of(p, p.default)
+            for p in (*plain, *params.kwonly_params)
+            if p.default is not None
         }
         self.frame = before
         left = dict(keywords)

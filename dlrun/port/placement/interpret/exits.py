@@ -27,6 +27,7 @@ from dlrun.port.program.script import Script
 
 How = Literal["total", "gather", "maximum", "minimum", "average", "quotient"]
 _ODD = {"run", "stored", "placed", "set"}  # what is no plain addition
+_DEFAULTS = ".__defaults__["  # a tuple: what is in it is changed in place
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,9 @@ class Exits(LibraryRows):
     ) -> Value:
         """Return what ``at`` holds once a reduction behind the loop has made it serial."""
         how = self._how(at, value, place)
+        listed = at[1] == GROWN or any(ref.kind in ("list", "set") for ref in value.refs if isinstance(ref, Obj))
+        if listed and any(map(self.shared_by_calls, (at[0], *value.refs))):
+            how = unknown(node, "a parameter defaults to it, and calls share it", at)
         if self.shards.parts and how == "gather" and (node not in self.over or node in self.nameless):
             how = unknown(node, "no line behind the loop can name the loader whose samples it keeps", at)
         if isinstance(how, Place):
@@ -253,7 +257,9 @@ class Exits(LibraryRows):
             made = Exit(node, found[owner][0], how, False, "instance", at=at)
             self.exits[made] = None
             return Value(SAME, scalar=value.scalar, pending=frozenset([made]), reduced=True)
-        options = found.get(owner if inside else at, [])
+        options = sorted(found.get(owner if inside else at, []), key=_how_sure)
+        if options and options[0].fresh and inside and not zero and how in ("total", "gather"):
+            return value.at(unknown(node, "no line before the loop can name what it goes on from", at))
         if not options:
             return value.at(unknown(node, "what the loop adds up is kept where no line behind it can name it", at))
         if options[0].late and not zero and how in ("total", "gather"):
@@ -266,6 +272,7 @@ class Exits(LibraryRows):
             shared = self._holders(around) > 1
         if inside and options[0].text.isidentifier() and not options[0].named:
             shared = True  # a variable of a function or module around this one: its object stays
+        shared = shared or (inside and options[0].text.endswith("]") and _DEFAULTS in options[0].text)
         if owner is not None and owner.name.endswith(("Variable", ".add_weight")):
             kind = "variable"
         if owner is not None and rules.of_function(owner.name) is Row.STATE:
@@ -420,3 +427,8 @@ class Exits(LibraryRows):
         for at, value in list((self.state or {}).items()):
             if isinstance(at[0], Frame) and ref in value.refs:
                 self.write(at, Value(unknown(self.script.module, "it is the object that the last iteration made", at)))
+
+
+def _how_sure(path: Path) -> tuple[bool, bool, bool]:
+    """Sort the ways to name something: first those that surely name it before the loop, too."""
+    return path.fresh, bool(path.bound), _DEFAULTS not in path.text

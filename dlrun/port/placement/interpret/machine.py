@@ -125,6 +125,7 @@ class Machine:
         self.looping = 0  # how deep in loops and comprehensions
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
         self.anew: dict[Obj, dict[Obj, list[tuple[str, Value]]]] = {}  # what defaultdicts make, and what that holds
+        self.defaults: dict[tuple[cst.Param, Frame | None], Value] = {}  # what parameters default to, made once
         self._spent = 0
         self._frames: dict[tuple[Any, ...], Frame] = {}
         self._objects: dict[tuple[Any, ...], Obj] = {}
@@ -194,7 +195,16 @@ class Machine:
             return value
         if self.recording:
             self.forced[node] = self.loop
+            self._note_held(node)
         return value.at(SAME)
+
+    def _note_held(self, node: cst.CSTNode) -> None:
+        """Note of an array, and of the list that it is made of, what they hold now: ``torch.tensor([loss, hits])``."""
+        value = self.seen_last(node)
+        if value.refs and (place := self.content(value)) != value.place:
+            self.seen[node][-1] = replace(value, place=place)
+            for arg in node.args if isinstance(node, cst.Call) else ():
+                self._note_held(arg.value)
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
@@ -247,7 +257,7 @@ class Machine:
     def content(self, value: Value) -> Place:
         """Return the placement of a value with all that its objects hold, as a function of it would see it."""
         if value.items is not None:
-            return combine([value.place, *map(self.content, value.items)])
+            return self._beside([*value.items], combine([value.place, *map(self.content, value.items)]))
         if not any(isinstance(ref, Obj) for ref in value.refs):
             return value.place
         held = [v for v in self.held(value) if not v.refs and (v.items is None or v.items)]
@@ -257,7 +267,18 @@ class Machine:
             beside = [v for v, p in zip(held, places, strict=True) if p.kind is Kind.SAME and _may_be_shown(v)]
             if beside and counted:
                 return MIXED  # counts beside serial numbers
-        return combine([value.place, *(flat(v) for v in self.held(value))])
+        return self._beside(held, combine([value.place, *(flat(v) for v in self.held(value))]))
+
+    def _beside(self, held: list[Value], place: Place) -> Place:
+        """Return the placement of what holds ``held`` and is placed so; sums of parts beside serial numbers are bent.
+
+        All ranks add the 1 of ``sums += np.array([hits, 1])``: what adds up over them is the hits alone.
+        """
+        if not self.shards.parts or place.kind is not Kind.ENTRY or place.adds != {"summed"}:
+            return place
+        serial = [v for v in held if v.place.kind is Kind.SAME and not (v.refs or v.items or v.zero or v.name)]
+        beside = any(v.scalar and _may_be_shown(v) for v in serial)
+        return replace(place, adds=frozenset({"bent"})) if beside else place
 
     def held(self, value: Value) -> list[Value]:
         """Return what the objects of ``value`` hold, as deep as they go; what was pending there is read."""

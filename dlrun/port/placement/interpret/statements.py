@@ -395,6 +395,7 @@ class Statements(Loops):
     # -- definitions -----------------------------------------------------------------------------------------------
 
     def _do_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
+        self.made_defaults(node)
         value = Value(refs=frozenset([Function(node, self.frame)]))
         name = node.name.value
         for decorator in reversed(node.decorators):

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt
-from dlrun.port.facts import ScriptFacts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.program.script import argument, dotted
+from dlrun.port.steps.metrics.weighted import of_batches
 
 # Losses that rank samples, or tell them apart: of survival times, and contrastive ones, these by a library's name.
 _COMPARES = re.compile(
@@ -41,6 +42,22 @@ def both(facts: ScriptFacts) -> Iterator[Doubt]:
                 name="coupled-samples",
             )
             return
+
+
+def torch(facts: Facts) -> Iterator[Doubt]:
+    """Yield the doubts about losses that compare samples by what they compute, where ranks have parts of a batch."""
+    found = list(both(facts))
+    yield from found
+    if found or facts.options.batch != "global" or facts.full_batch:
+        return
+    reduced = of_batches(facts)
+    write = "port with --batch local, or compute it of what all ranks gathered"
+    for node in reduced.coupled[:1]:
+        why = "this compares the samples of a batch with each other: on n ranks each sees only its part of the batch"
+        yield Doubt(node, why, "high", write, name="coupled-samples")
+    for node in reduced.spread[:1] if not reduced.coupled else ():
+        why = "a loss made of how the samples of a batch are spread: each rank measures its part of the batch"
+        yield Doubt(node, why, "medium", write, name="coupled-samples")
 
 
 def _compares(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression | None:

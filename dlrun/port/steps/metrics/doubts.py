@@ -21,7 +21,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from environments.torch(facts)
     yield from _uneven_batches(facts)
     yield from _sums(facts)
-    yield from coupled.both(facts)
+    yield from coupled.torch(facts)
     yield from weighted.torch(facts)
     yield from list(_in_pairs(facts))[:1]
     if facts.options.batch == "global":

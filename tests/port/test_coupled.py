@@ -1,0 +1,86 @@
+"""Losses that compare the samples of a batch are told where ranks have parts of it, whatever compares them."""
+
+import pytest
+
+from dlrun.port import Options, port
+
+SCRIPT = """import torch
+from torch import nn
+from torch.utils.data import DataLoader
+{first}
+model, other = nn.Linear(5, 3), nn.Linear(5, 3)
+opt = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.1)
+for x, y in DataLoader(data, 12, shuffle=True):
+    z = model(x)
+    {loss}
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+MODULE = """class Contrast(nn.Module):
+    def forward(self, z, y):
+        near = torch.matmul(z, z.T).log_softmax(1)
+        return -(near * (y.unsqueeze(0) == y.unsqueeze(1))).sum(1).mean()
+contrast = Contrast()"""
+HARDEST = """def hardest(e):
+    d = torch.cdist(e, e)
+    return torch.relu(d.max(1).values - d.min(1).values).mean()"""
+ATTENTION = """class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = nn.Linear(3, 4), nn.Linear(3, 4)
+    def forward(self, z):
+        q, k = self.q(z[:, None]), self.k(z[:, None])
+        return ((q @ k.transpose(-2, -1)).softmax(-1) @ k).squeeze(1)
+attention = Attention()
+W = torch.randn(3, 3)"""
+
+
+def told(loss, first="", batch="global"):
+    found = port(SCRIPT.format(loss=loss, first=first), Options(batch=batch)).doubts
+    return [d.danger for d in found if d.name == "coupled-samples"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "loss = (z - z.flip(0)).pow(2).sum(1).mean()",
+        "loss = (z * torch.roll(z, 1, 0)).sum(1).mean()",
+        "loss = (z * z[torch.randperm(len(z))]).sum(1).mean()",
+        "order = torch.randperm(z.size(0)); loss = (z * z[order]).sum(1).mean()",
+        "loss = (z @ other(x).T).softmax(1).diagonal().log().mean()",
+        "loss = z.mm(other(x).t()).diagonal().mean()",
+        "loss = torch.einsum('id,jd->ij', z, other(x)).logsumexp(1).mean()",
+        "loss = (z[:, None] - z[None]).norm(dim=2).mean()",
+        "loss = (z.unsqueeze(1) - z.unsqueeze(0)).norm(dim=2).mean()",
+        "loss = torch.relu(1 - (z[:-1] - z[1:])).mean()",
+        "c = z.T @ other(x); loss = (c.diagonal() - 1).pow(2).sum()",
+    ],
+)
+def test_samples_that_meet_in_a_loss_are_told_where_ranks_have_parts_of_the_batch(loss) -> None:
+    assert told(loss) == ["high"] and not told(loss, batch="local")
+
+
+@pytest.mark.parametrize(("first", "loss"), [(MODULE, "loss = contrast(z, y)"), (HARDEST, "loss = hardest(z)")])
+def test_samples_that_meet_in_a_function_or_in_a_module_without_weights_are_told(first, loss) -> None:
+    assert told(loss, first) == ["high"]
+
+
+def test_how_the_samples_of_a_batch_are_spread_is_told() -> None:
+    assert told("loss = torch.relu(1 - z.std(dim=0)).mean()") == ["medium"]
+    assert told("s = z.sum(1); loss = ((s - s.mean()) / s.std()).pow(2).mean()") == ["medium"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "loss = nn.functional.cross_entropy(attention(z), y)",
+        "loss = nn.functional.cross_entropy(z @ W.T, y)",
+        "loss = (z - z.flip(1)).pow(2).mean() + (z[:, 1:] - z[:, :-1]).abs().mean() + z.std(1).mean()",
+        "loss = nn.functional.cross_entropy(z, y) + model.weight.std() + (model.weight @ model.weight.T).norm()",
+        "order = torch.randperm(len(x)); loss = nn.functional.cross_entropy(model(0.5 * x + 0.5 * x[order]), y)",
+        "loss = torch.cdist(z[:, None], other(x)[:, None]).mean()",
+    ],
+)
+def test_what_belongs_to_one_sample_or_to_the_weights_is_not_told(loss) -> None:
+    assert not told(loss, ATTENTION)
