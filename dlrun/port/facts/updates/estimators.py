@@ -70,6 +70,11 @@ class Estimators:
             word in dotted(call.func.value).lower() for word in ("estimator", "classifier", "regressor")
         )
 
+    def owns(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` is a method of one of the Estimators."""
+        held = call.func.value if isinstance(call.func, cst.Attribute) else None
+        return held is not None and any(o.node in (*self.custom, *self.ready) for o in self.flow.origins(held))
+
     def optimizers_of(self, call: cst.Call) -> list[cst.Call]:
         """Return the calls that make the optimizers of a ready-made Estimator."""
         given = [a.value for a in call.args if a.keyword is not None and a.keyword.value.endswith("optimizer")]

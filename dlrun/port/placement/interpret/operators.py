@@ -121,6 +121,8 @@ class Operators(Expressions):
         if isinstance(op, _SCALES) and a.kind is Kind.RUN and right.const == 1:
             return replace(left, place=a, refs=frozenset())
         if isinstance(op, _SCALES) and (place := _scaled(a, b, isinstance(op, _DIVIDES))) is not None:
+            often = self.cadenced and not self.shards.parts and not self.apart and place.adds == {"scaled"}
+            place = replace(place, adds=frozenset({"fires"})) if often else place  # as often as the serial script
             return Value(place, scalar=scalar)
         if (
             isinstance(op, cst.Divide)
