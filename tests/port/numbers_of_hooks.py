@@ -3,6 +3,7 @@
 # ruff: noqa
 
 import glob
+import shutil
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +20,7 @@ loss = tf.reduce_mean(tf.square(tf.matmul(inputs, weights) - labels))
 fed = tf1.placeholder(tf.float32, [])
 step = tf1.train.get_or_create_global_step()
 train = tf1.train.GradientDescentOptimizer(0.0 * fed).minimize(loss, global_step=step)
+shutil.rmtree("saved", ignore_errors=True)
 hooks = [tf1.train.CheckpointSaverHook("saved", save_steps=6), tf1.train.StopAtStepHook(last_step=24)]
 rate, done = 0.4, 0
 with tf1.train.MonitoredSession(hooks=hooks) as sess:
