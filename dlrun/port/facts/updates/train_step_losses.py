@@ -1,8 +1,11 @@
-"""Whether a Keras model's own ``train_step`` can go through a part of each batch: its losses are means over samples."""
+"""Whether a function that trains can go through a part of each batch: its losses are means over the samples.
+
+A Keras model's own ``train_step``, and the function that makes the model of an Estimator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -11,6 +14,7 @@ from dlrun.port.facts.updates.reductions import Reductions
 from dlrun.port.program.script import calls_method, walk
 
 _DEPTH = 4
+_DIFFERENTIATES = ("gradient", "gradients", "minimize", "compute_gradients")  # their first argument
 
 
 def is_train_step(function: cst.FunctionDef) -> bool:
@@ -19,25 +23,27 @@ def is_train_step(function: cst.FunctionDef) -> bool:
     return function.name.value == "train_step" and first == "self"
 
 
-def undivided(kinds: Kinds, step: cst.FunctionDef) -> tuple[cst.CSTNode, str] | None:
+def undivided(
+    kinds: Kinds, step: cst.FunctionDef, given: Sequence[str] | None = None
+) -> tuple[cst.CSTNode, str] | None:
     """Return what keeps ``step`` from going through a part of each batch, and why; None where nothing does.
 
-    The losses that it differentiates are to be means over the samples of the batch that it gets, and its gradients are
-    to be applied at once.
+    The losses that it differentiates are to be means over the samples of the batch, which it gets by the parameters
+    ``given`` (the one beside ``self``), and its gradients are to be applied at once.
     """
     reached = list(_reached(kinds, step))
     losses = [loss for function in reached for loss in _losses(function)]
-    given = [p.name.value for p in step.params.params[1:]]
-    if not losses or len(given) != 1:
-        return step, "whose loss may be anything: none is seen that a tape differentiates"
+    names = given if given is not None else [p.name.value for p in step.params.params[1:]]
+    if not losses or (given is None and len(names) != 1):
+        return step, "whose loss may be anything: none is seen that is differentiated"
 
     def data(node: cst.CSTNode) -> str | None:
-        named = isinstance(node, cst.Name) and node.value in given and kinds.script.inside(node, step)
+        named = isinstance(node, cst.Name) and node.value in names and kinds.script.inside(node, step)
         return node.value if named and isinstance(node, cst.Name) else None
 
     how = Reductions(kinds, losses, data, lambda node: True)
-    if how.odd or how.weighted or how.together.found:
-        return [*how.odd, *how.weighted, *how.together.found][0], "whose loss is no mean over the samples"
+    if how.odd or how.weighted:
+        return [*how.odd, *how.weighted][0], "whose loss is no mean over the samples"
     if how.sums:
         return how.sums[0], "whose loss is a sum over the samples"
     levels = [(loss, how.of(loss)) for loss in losses]
@@ -64,7 +70,7 @@ def _reached(kinds: Kinds, step: cst.FunctionDef) -> Iterator[cst.FunctionDef]:
 def _losses(function: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
     """Yield what ``function`` differentiates: with a tape, an optimizer of TensorFlow's, or PyTorch."""
     for call in (n for n in walk(function.body) if isinstance(n, cst.Call)):
-        if calls_method(call, "gradient", "minimize") and call.args:
+        if calls_method(call, *_DIFFERENTIATES) and call.args:
             value = call.args[0].value
             yield value.body if isinstance(value, cst.Lambda) else value
         elif calls_method(call, "backward") and not call.args:

@@ -14,7 +14,7 @@ from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.values import Kind, Place, power
 
 _MEANS = frozenset({"decayed", "mean"})
-_SUMS = frozenset({"same", "entry", "summed", "reset"})
+_SUMS = frozenset({"same", "entry", "summed", "reset", "scaled"})
 
 
 def keras(facts: KerasFacts, run: Interpreter) -> Iterator[Edit | Doubt]:
@@ -51,11 +51,12 @@ def _summed(run: Interpreter, place: Place) -> bool | None:
     """Tell whether n times the ranks' mean is the serial number, or the mean itself (False); None: neither."""
     if place.kind in (Kind.SAME, Kind.ENTRY, Kind.RATIO, Kind.CLOCK):
         return False
-    if run.shards.parts and (place.kind in (Kind.COUNT, Kind.INDEX) or place.adds <= {"same", "reset"}):
+    of_batches = place.kind is Kind.RUN and place.adds <= _SUMS - {"summed"}  # each adds a mean over its part
+    if run.shards.parts and (of_batches or place.kind in (Kind.COUNT, Kind.INDEX)):
         return False
-    if place.kind is Kind.RUN and place.adds & _MEANS and place.adds <= _MEANS | _SUMS | {"scaled"}:
+    if place.kind is Kind.RUN and place.adds & _MEANS and place.adds <= _MEANS | _SUMS:
         return False
     if place.kind is Kind.COUNT and power(place) == 1:
         return True
-    sums = {"summed", "reset"} if run.shards.parts else _SUMS
+    sums = {"summed", "reset", "scaled"} if run.shards.parts else _SUMS
     return True if place.kind is Kind.RUN and place.at in run.from_zero and place.adds <= sums else None
