@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_weight: Any = None  # of the step that is run, or traced: a number, or a tensor of the graph
+_weight: Any = None  # of the step that is run, or traced: a number, a tensor, or a function that returns the graph's
 
 
 @contextmanager
@@ -33,9 +33,10 @@ def weight_of_gradients() -> float:
 
 def weighed(grads: list[Any], times: Callable[[Any, Any], Any] = lambda grad, weight: grad * weight) -> list[Any]:
     """Return the gradients times the weight of the samples that they are of; ``None`` stays ``None``."""
-    if _weight is None or (isinstance(_weight, float) and _weight == 1.0):
+    weight = _weight() if callable(_weight) else _weight
+    if weight is None or (isinstance(weight, float) and weight == 1.0):
         return grads
-    return [None if grad is None else times(grad, _weight) for grad in grads]
+    return [None if grad is None else times(grad, weight) for grad in grads]
 
 
 def bounds(length: Any, rank: int, n: int) -> tuple[Any, Any]:

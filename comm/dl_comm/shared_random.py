@@ -24,7 +24,8 @@ class Alike:
     """A context in which all ranks go on with one sequence of random numbers, the one that rank 0 began it with.
 
     Between its uses each rank draws its own, as before; rank 0 goes on from what was drawn in it, as the serial script
-    does. Made by all ranks together (collective).
+    does, and so does a rank that has drawn nothing of its own: ranks that were alike before stay so. Made by all ranks
+    together (collective).
     """
 
     def __init__(self) -> None:
@@ -42,10 +43,14 @@ class Alike:
         global _depth
         _depth -= 1
         before, self._states = self._states, self._read()
-        if get_rank() == 0:
-            pairs = zip(self._own, self._states, before, strict=True)
-            self._own = [own if _same(new, old) else new for own, new, old in pairs]
+        triples = zip(self._own, self._states, before, strict=True)
+        self._own = [self._behind(own, new, old) for own, new, old in triples]
         self._set(self._own)
+
+    def _behind(self, own: Any, new: Any, old: Any) -> Any:
+        """Return how a rank goes on that had come with ``own``, where the sequence went from ``old`` to ``new``."""
+        follows = get_rank() == 0 or _same(own, old)  # it has drawn nothing of its own
+        return new if follows and not _same(new, old) else own
 
     def _read(self) -> list[Any]:
         return [get() for get, _ in self._generators]

@@ -77,3 +77,24 @@ for again in range(2):
     stepping.fit(x, y, batch_size=8, epochs=2, verbose=0)
     print("stepped", float(stepping.seen.numpy()), int(stepping.steps.numpy()), int(stepping.optimizer.iterations))
 print("rate", float(rate(stepping.optimizer.iterations)), float(stepping.optimizer.iterations) ** 0.5)
+
+
+class Logging(Stepping):
+    def __init__(self):
+        super().__init__()
+        self.total = tf.Variable(0.0, trainable=False)
+
+    def train_step(self, data):
+        a, b = data
+        logs = super().train_step(data)
+        self.total.assign_add(logs["loss"])
+        logs["seen"] = tf.cast(self.seen, tf.int32)
+        logs.update(total=self.total, half=self.steps / 2)
+        return logs | {"mean": self.total / tf.cast(self.steps, tf.float32)}
+
+
+logging = Logging()
+logging.compile(keras.optimizers.SGD(0.0))
+shown = logging.fit(x, y, batch_size=8, epochs=2, verbose=0).history
+for name in ("seen", "total", "half", "mean"):
+    print(name, *(float(v) for v in shown[name]))

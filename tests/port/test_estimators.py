@@ -123,10 +123,10 @@ def test_hooks_that_write_do_so_on_rank_0_and_keep_checkpoints_of_other_ranks_el
     hooks = """[tf.compat.v1.train.StepCounterHook(10, output_dir=folder), tf.train.CheckpointSaverHook(folder, 60),
          tf.train.SummarySaverHook(5, None, "more", summary_op=scalars), tf.train.SummarySaverHook(5, None, None)]"""
     text = port(CUSTOM.format(made="features, labels = read()").replace("steps=9", f"hooks={hooks}, steps=9")).text
-    assert "StepCounterHook(10, output_dir=folder if dl.is_rank0() else None)" in text
+    assert "StepCounterHook(dl.steps(10), output_dir=folder if dl.is_rank0() else None)" in text
     assert "CheckpointSaverHook(dl.model_dir(folder), 60)" in text
-    assert '(5, None, "more" if dl.is_rank0() else None, summary_op=scalars), ' in text
-    assert "tf.train.SummarySaverHook(5, None, None)]" in text
+    assert '(dl.steps(5), None, "more" if dl.is_rank0() else None, summary_op=scalars), ' in text
+    assert "tf.train.SummarySaverHook(dl.steps(5), None, None)]" in text
 
 
 def test_a_hook_that_logs_what_a_rank_computed_is_doubted() -> None:

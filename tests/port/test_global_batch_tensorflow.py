@@ -64,6 +64,19 @@ def test_parts_of_means_are_weighed_and_those_of_sums_are_not():
     assert "loss = dl.partial_sum(tf.reduce_sum(tf.square(out - b))) + tf.add_n(model.losses)" in ported.text
 
 
+RATED = """    print(float(opt.learning_rate), len(rates), rates[-1])
+print(*[float"""
+
+
+def test_rates_by_the_steps_so_far_stay_the_serial_ones_where_ranks_keep_the_serial_steps():
+    follow = "        opt.learning_rate = rate(done)\n        rates.append(rate(done))\n        done += 1\n"
+    script = _script().replace("for epoch in", "done, rates = 0, []\nfor epoch in").replace("print(*[float", RATED)
+    script = script.replace("        loss = train_step", f"{follow}        loss = train_step")
+    rate = "def rate(i):\n    return 0.1 * (i + 1) / 6 if i < 6 else 0.1 * 0.5 ** (i / 12)\n\n\n"
+    ported = port(script.replace("@tf.function", f"{rate}@tf.function"), GLOBAL)
+    assert "opt.learning_rate = rate(done)" in ported.text and not ported.doubts
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [

@@ -74,9 +74,26 @@ def own_noise(model: Any) -> None:
         from tensorflow.python.eager import context
 
         seed = context.global_seed()
-        tf.random.set_seed(shifted_seed(repr(seed).encode(), rank) % 2**31)
+        own = shifted_seed(repr(seed).encode(), rank) % 2**31
+        tf.random.set_seed(own)
+        _common[:] = [seed, own]
 
 
+def alike_again() -> None:
+    """Take TensorFlow's seed back that all ranks have, by which ``fit()`` shuffles arrays, where ``own_noise`` set one.
+
+    The next ``own_noise`` sets it again.
+    """
+    if _common:
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+
+        if context.global_seed() == _common[1]:
+            tf.random.set_seed(_common[0])
+        _common.clear()
+
+
+_common: list[Any] = []  # TensorFlow's seed before ``own_noise`` set another one, and that one
 _NOISE = ("Dropout", "Gaussian", "Random")
 _KERAS = ("keras", "tensorflow")  # the packages of Keras's own layers
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -17,14 +19,15 @@ from dl_comm.ranks import get_rank, parts
 _MEANS = ("sum_over_batch_size", "mean", "auto")  # over the samples of a batch
 
 
-def share_batches(model: Any) -> None:
+def share_batches(model: Any, mean_step: bool = False) -> None:
     """Let each training step of ``model`` take this rank's part of its batch, weighed by its samples.
 
+    ``mean_step`` tells of a ``train_step`` of the script's own that its losses are means over the samples.
     Raises ``ValueError`` where no weights make the ranks' gradients that of the whole batch.
     """
     if hasattr(model.train_step, "_dl_comm"):
         return
-    refuse(model)
+    refuse(model, mean_step)
     plain = model.train_step
     steps: dict[str, Any] = {"tensorflow": _on_tensorflow, "torch": _on_torch, "jax": _on_jax}
     model.train_step = _marked(functools.partial(steps[backend()], model, plain))
@@ -46,10 +49,10 @@ def _marked(step: Any) -> Any:
     return step
 
 
-def refuse(model: Any) -> None:
+def refuse(model: Any, mean_step: bool = False) -> None:
     """Raise ``ValueError`` where a model's loss of a batch is no mean over its samples, or its states go on."""
     why = ""
-    if type(model).train_step is not keras.Model.train_step:
+    if type(model).train_step is not keras.Model.train_step and not mean_step:
         why = "it has a train_step() of its own, whose loss may be anything"
     elif layers := stateful_layers(model):
         why = f"{layers[0].name} hands the states of a batch's rows on"
@@ -81,6 +84,29 @@ def _metric_variables(model: Any) -> list[Any]:
     return list({id(v): v for metric in metrics for v in metric.variables}.values())
 
 
+@contextmanager
+def _as_part(model: Any, weight: Any) -> Iterator[None]:
+    """Let gradients count ``weight`` times, and what a ``train_step`` of the script's own tells its means of a batch.
+
+    That is one number, as its loss; numbers of samples count one each.
+    """
+    own = type(model).train_step is not keras.Model.train_step
+    means = [m for m in parts_of(model.metrics) if type(m) is keras.metrics.Mean] if own else []
+    for mean in means:
+        mean.update_state = functools.partial(_update, mean.update_state, weight)
+    try:
+        with weighing(weight):
+            yield
+    finally:
+        for mean in means:
+            mean.update_state = mean.update_state.args[0]
+
+
+def _update(update_state: Any, weight: Any, values: Any, sample_weight: Any = None) -> Any:
+    of_batch = not hasattr(values, "shape") or len(values.shape) == 0
+    return update_state(values, sample_weight=weight if of_batch and sample_weight is None else sample_weight)
+
+
 def _on_tensorflow(model: Any, plain: Any, data: Any) -> Any:
     import tensorflow as tf
 
@@ -98,7 +124,7 @@ def _on_tensorflow(model: Any, plain: Any, data: Any) -> Any:
     part = tf.nest.map_structure(lambda leaf: leaf if leaf is None else leaf[first:last], data)
     weight = tf.cast(n * (end - begin), tf.float64) / tf.cast(length, tf.float64)
     before = {id(v): tf.identity(v) for v in _metric_variables(model)}
-    with weighing(weight):
+    with _as_part(model, weight):
         logs = plain(part)
     for variable in _metric_variables(model):
         value = tf.convert_to_tensor(variable)
@@ -122,7 +148,7 @@ def _on_torch(model: Any, plain: Any, data: Any) -> Any:
         return plain(data)
     length, begin, end = _rows(data)
     kept = [(v, read(v)) for v in _metric_variables(model)] if begin == end else []
-    with weighing(parts() * (end - begin) / length):
+    with _as_part(model, parts() * (end - begin) / length):
         logs = plain(_part(data, begin, end, length))
     if begin == end:
         before = {id(v): value for v, value in kept}

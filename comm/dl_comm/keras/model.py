@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 from dl_comm.keras.backend import (
+    alike_again,
     average_gradients,
     backend,
     broadcast,
@@ -43,6 +44,7 @@ def distribute(
     use_lars: bool = False,
     evaluate: Literal["shared", "whole"] = "shared",
     batch: Literal["local", "global"] = "local",
+    mean_step: bool = False,
 ) -> M:
     """Make a compiled model train on all ranks; return it. On one rank nothing changes.
 
@@ -74,7 +76,8 @@ def distribute(
     With ``batch="global"`` all ranks are given the same batches, as one process is, and each trains on a part of every
     one, weighed by its samples where n does not divide them: n ranks leave the parameters of one process, to rounding,
     with its learning rate and steps. Raises ``ValueError`` where the loss is no mean over the samples, where a
-    ``train_step`` of the script's own may make it anything, and for stateful models.
+    ``train_step`` of the script's own may make it anything, and for stateful models. ``mean_step`` says of such a
+    ``train_step`` that all losses it differentiates are means over the samples of the batch that it gets.
 
     Else ``train_on_batch`` takes this rank's batch, begins likewise, averages the statistics of BatchNormalization,
     too, so that all ranks evaluate one model, and returns the means over the ranks of its losses.
@@ -101,7 +104,7 @@ def distribute(
     DistributedOptimizer(optimizer)
     _without_xla(model)
     if batch == "global":
-        share_batches(model)
+        share_batches(model, mean_step)
     model.train_function = None  # type: ignore[attr-defined]
     if getattr(model, "built", False):
         broadcast(model)
@@ -154,6 +157,7 @@ def _distributed_fit(
     @functools.wraps(plain)
     def fit(*args: Any, **kwargs: Any) -> Any:
         options = dict(zip(by_place, args, strict=False)) | kwargs
+        alike_again()
         _divide(options, shard_data, bool(stateful_layers(model)))
         build(model, options)
         if use_lars:  # compiled again

@@ -35,7 +35,7 @@ from dl_comm.stopping import should_stop
 from dl_comm.streams import stretch
 from dl_comm.tensorflow.averaging import gradients
 from dl_comm.tensorflow.data import shard
-from dl_comm.tensorflow.estimator import default_optimizer, model_dir
+from dl_comm.tensorflow.estimator import default_optimizer, model_dir, part_of_batches
 from dl_comm.tensorflow.layouts import find as _find
 from dl_comm.tensorflow.optimizer import DistributedOptimizer
 from dl_comm.tensorflow.ranks import init, reseed
@@ -81,6 +81,7 @@ __all__ = [
     "maximum",
     "minimum",
     "model_dir",
+    "part_of_batches",
     "partial_sum",
     "print",
     "rank0",

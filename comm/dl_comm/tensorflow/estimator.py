@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from dl_comm import _core
-from dl_comm.ranks import get_nranks, get_rank
+from dl_comm.parts import bounds, set_weight
+from dl_comm.ranks import get_nranks, get_rank, parts
 from dl_comm.rate import lr_scale
 from dl_comm.tensorflow.optimizer import DistributedOptimizer
 
@@ -39,6 +40,34 @@ def model_dir(path: Any) -> Any:
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return str(folder)
+
+
+def part_of_batches(made: Any) -> Any:
+    """Return this rank's part of every batch of what an input function of an Estimator has ``made``.
+
+    That is a tf.data.Dataset of batches, or the tensors of one, ``(features, labels)``, the same on all ranks. In the
+    graph that it is called in, the gradients of ``DistributedOptimizer`` count by the samples of the parts, which
+    differ by one where n does not divide a batch: where the loss is a mean over the samples, n ranks leave the
+    parameters of one process. On one rank ``made`` itself comes back. Raises ``ValueError`` for sparse tensors.
+    """
+    n = parts()
+    if n == 1:
+        return made
+    if isinstance(made, tf.data.Dataset):
+        iterator = tf.compat.v1.data.make_initializable_iterator(made)
+        tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        made = iterator.get_next()
+    leaves = [leaf for leaf in tf.nest.flatten(made) if leaf is not None]
+    if any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
+        raise ValueError("part_of_batches() cannot divide sparse tensors: keep a rank's batch")
+    length = tf.shape(leaves[0])[0]
+    begin, end = bounds(length, get_rank(), n)
+    weight = tf.cast(n * (end - begin), tf.float64) / tf.cast(length, tf.float64)
+    graph = weight.graph
+    set_weight(lambda: weight if tf.compat.v1.get_default_graph() is graph else None)
+    first = tf.minimum(begin, length - 1)  # of a batch with no sample for this rank one that does not count
+    rows = slice(first, tf.maximum(end, first + 1))
+    return tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[rows], made)
 
 
 # The rates that ready-made Estimators of TensorFlow 2.15 give an optimizer that is named. Those

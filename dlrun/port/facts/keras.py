@@ -24,6 +24,7 @@ from dlrun.port.facts.models.keras_models import (
 )
 from dlrun.port.facts.models.kinds import Kinds, plays
 from dlrun.port.facts.models.kinds_tensorflow import OPTIMIZER, plain
+from dlrun.port.facts.updates.train_step_losses import is_train_step, undivided
 from dlrun.port.feeds import keras_batches
 from dlrun.port.feeds.full.wholes import GRAPH
 from dlrun.port.feeds.iterated import Iterated
@@ -127,9 +128,10 @@ def read(script: Script, options: Options) -> KerasFacts:
 def _not_globally(script: Script, kinds: Kinds) -> DlrunError | None:
     """Return why a model's batches cannot be divided: what no weights make that of the whole batch."""
     stateful = [a for c in script.calls for a in c.args if a.keyword is not None and a.keyword.value == "stateful"]
-    steps = [f for f in script.of(cst.FunctionDef) if _steps(f)]
+    steps = [f for f in script.of(cst.FunctionDef) if is_train_step(f)]
+    own = [found for step in steps if (found := undivided(kinds, step)) is not None]
     found: list[tuple[cst.CSTNode, str]] = [
-        *((step, "steps of a model's own train_step(), whose loss may be anything") for step in steps),
+        *((node, f"steps of a model's own train_step(), {why}") for node, why in own),
         *((n, "batches that each rank makes by playing for itself") for n in script.of(cst.Assign) if plays(kinds, n)),
         *((arg, "states that go on from batch to batch") for arg in stateful if dotted(arg.value) != "False"),
     ]
@@ -141,11 +143,6 @@ def _not_globally(script: Script, kinds: Kinds) -> DlrunError | None:
         f"{why}. Nothing was written.",
         "Port it with --batch local.",
     )
-
-
-def _steps(function: cst.FunctionDef) -> bool:
-    first = function.params.params[0].name.value if function.params.params else ""
-    return function.name.value == "train_step" and first == "self"
 
 
 def _is_optimizer(flow: Flow, call: cst.Call) -> bool:

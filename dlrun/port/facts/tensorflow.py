@@ -121,13 +121,16 @@ def read(script: Script, options: Options) -> TensorFlowFacts:
             )
     style = style_of(script)
     flow = Flow(script)
-    if style == "estimator" and options.batch == "global":
-        raise DlrunError(
-            f"{script.name}: --batch global divides the batches of loops and of Keras' fit(); this script leaves its "
-            "loop to an Estimator. Nothing was written.",
-            "Port it with --batch local.",
-        )
     if style == "estimator":
+        if options.batch == "global":
+            gradients = TapeGradients(flow)
+            undivided = Estimators(script, flow, gradients.kinds).undivided()
+            if undivided is not None:
+                raise DlrunError(
+                    f"{script.place(undivided[0])}: --batch global divides the batches of an Estimator whose loss is a "
+                    f"mean over the samples; {undivided[1]}. Nothing was written.",
+                    "Port it with --batch local.",
+                )
         return gather(script, options, style, TapeGradients(flow), None, None)
     gradients = SessionGradients(flow) if style == "session" else TapeGradients(flow)
     loops = Loops(gradients)

@@ -88,6 +88,9 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     assert facts.estimators is not None
     yield from order.torch(facts)
     dl, done = facts.alias, set[cst.CSTNode]()
+    if facts.options.batch == "global":
+        yield from _parts(facts, facts.estimators)
+        return
     for kind, node in facts.estimators.inputs():
         if node in done:
             continue
@@ -103,6 +106,19 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         else:
             share = partial(_shared, dl, ", ".join(facts.estimators.parameters(node)))
             yield Edit(node, "training takes this rank's share, evaluation all", share)
+
+
+def _parts(facts: TensorFlowFacts, estimators: Estimators) -> Iterator[Edit]:
+    """Yield what lets the training take a part of each batch that its input function makes."""
+    why, dl = "training takes this rank's part of each batch, evaluation all", facts.alias
+    for call in estimators.trains:
+        value = argument(call, "input_fn", 0)
+        if isinstance(value, cst.Lambda):
+            yield Edit(value.body, why, lambda n: expression("tensorflow/part", {"made": n}, dl=dl))
+        elif value is not None:
+            given = ", ".join(estimators.parameters(value))
+            part = partial(expression, "tensorflow/part_input", dl=dl, parameters=given)
+            yield Edit(value, why, lambda n, part=part: part({"input_fn": n}))  # type: ignore[misc]
 
 
 def _handed(

@@ -11,6 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Feed
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.models.kinds import plays
+from dlrun.port.facts.updates.train_step_losses import is_train_step
 from dlrun.port.feeds import keras_batches
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions.counting import counts_too
@@ -64,6 +65,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """
     callbacks = recipe.callbacks(facts)
     played = any(plays(facts.kinds, node) for node in facts.script.of(cst.Assign))  # predict() is local there
+    own_steps = any(is_train_step(f) for f in facts.script.of(cst.FunctionDef))
     if facts.options.lars:
         yield recipe.unsuited(facts, [*facts.compiled, *facts.loaded][0][0])
     for node, model in (*facts.compiled, *facts.loaded):
@@ -79,6 +81,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                 lars=facts.options.lars,
                 whole=facts.options.evaluate == "whole" or played,
                 batch=facts.options.batch,
+                mean_step=own_steps,
             ),
         )
     if facts.options.batch == "global":

@@ -8,15 +8,14 @@ from functools import partial
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.frameworks import estimator, sessions
 from dlrun.port.insert import expression, statements
 from dlrun.port.placement import torch as placement
-from dlrun.port.program.script import argument, dotted
+from dlrun.port.program.script import dotted
 from dlrun.port.steps.broadcast import broadcast as torch_broadcast
 from dlrun.port.steps.broadcast import session_start
-from dlrun.port.steps.counts import keras_cadences, keras_schedules, moving, script_schedules
+from dlrun.port.steps.counts import hooks, keras_cadences, keras_schedules, moving, script_schedules
 from dlrun.port.steps.counts.counters import attributes, counters, variables
 from dlrun.port.steps.counts.step_rates import StepRates
 from dlrun.port.steps.counts.steps import at_times
@@ -224,6 +223,7 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     if facts.style == "estimator":
         yield from estimator.steps(facts)
         yield from script_schedules.tensorflow(facts, done)
+        yield from hooks.tensorflow(facts, done)
         return
     for node, why in sessions.divided(facts):
         if node not in done:
@@ -234,13 +234,7 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from keras_cadences.shown(facts, keras_schedules.batches(facts))
     yield from script_schedules.tensorflow(facts, done)
     yield from moving.by_hand(facts, StepRates(facts, steps_so_far(facts), done), done)
-    for call in facts.script.calls:
-        if plain(facts.script.name_of(call.func)).endswith("StopAtStepHook"):
-            last = argument(call, "last_step", 1) or argument(call, "num_steps", 0)
-            if last is not None:
-                yield Edit(
-                    last, "it counts steps, and n ranks together take n batches a step", partial(_divided, facts.alias)
-                )
+    yield from hooks.tensorflow(facts, done)
 
 
 def _divided(dl: str, node: cst.BaseExpression) -> cst.BaseExpression:
@@ -271,6 +265,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from sessions.logged(facts)
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
+        yield from hooks.evaluated(facts) if not facts.keeps_steps else ()
         yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
         yield from local_variables.tensorflow(facts)
         return

@@ -572,6 +572,8 @@ class Shown:
 
     def _steered(self, value: cst.BaseExpression) -> Iterator[Edit | Doubt]:
         self.lost, self.sink = [], None
+        if self._place(value).uniform and self.run.shards.parts:
+            return  # the ranks keep the serial steps
         if self._place(value).uniform:  # a count: the rate follows the serial one
             yield from self._once([Wrap(n, "serial_steps") for n in self._counts_in(value)], "the serial count")
             return

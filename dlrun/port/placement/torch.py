@@ -20,6 +20,7 @@ from dlrun.port.placement.throughput import throughput
 from dlrun.port.placement.values import Kind
 from dlrun.port.program.script import walk
 from dlrun.port.steps.counts import moving
+from dlrun.port.steps.metrics import step_logs
 
 
 def interpreted(facts: Facts) -> Interpreter:
@@ -44,6 +45,7 @@ def keras_numbers(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     shown = list(Shown(facts, run, reductions).edits())
     yield from reductions.edits()
     yield from _smoothed(facts, run)
+    yield from step_logs.keras(facts, run)
     yield from shown
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.updates.tape import TapeGradients
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import calls_method, dotted
+from dlrun.port.program.script import calls_method, dotted, walk
 
 _APPLIES = ("apply_gradients", "apply")
 _TAPE = "tensorflow.GradientTape"
@@ -60,3 +62,45 @@ def _handed_on(flow: Flow, value: cst.CSTNode) -> bool:
             for n in lines
         )
     return False
+
+
+def logged(flow: Flow, step: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
+    """Yield the numbers in the dict that ``step`` returns to ``fit()``; nothing of what is no ``train_step``."""
+    if step.name.value == "train_step":
+        for returned in flow.returns(step):
+            yield from _numbers(flow, step, returned)
+
+
+def _numbers(flow: Flow, step: cst.FunctionDef, returned: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield what the dict ``returned`` holds, as it is made or put in later."""
+    if isinstance(returned, cst.Dict):
+        for element in returned.elements:
+            starred = isinstance(element, cst.StarredDictElement)
+            yield from _numbers(flow, step, element.value) if starred else [element.value]
+    elif isinstance(returned, cst.Call) and flow.script.name_of(returned.func) == "builtins.dict":
+        yield from (a.value for a in returned.args if a.keyword is not None)
+    elif isinstance(returned, cst.BinaryOperation):
+        yield from _numbers(flow, step, returned.left)
+        yield from _numbers(flow, step, returned.right)
+    elif isinstance(returned, cst.Name):
+        yield from _kept(flow, step, returned.value)
+
+
+def _kept(flow: Flow, step: cst.FunctionDef, name: str) -> Iterator[cst.BaseExpression]:
+    """Yield what is put into the dict ``name``: bound, set under a key, or by ``update()``."""
+    for node in walk(step.body):
+        if isinstance(node, cst.Assign):
+            for target in (t.target for t in node.targets):
+                if isinstance(target, cst.Name) and target.value == name and not _is_name(node.value, name):
+                    yield from _numbers(flow, step, node.value)
+                elif isinstance(target, cst.Subscript) and _is_name(target.value, name):
+                    yield node.value
+        elif isinstance(node, cst.AugAssign) and _is_name(node.target, name):
+            yield from _numbers(flow, step, node.value)
+        elif isinstance(node, cst.Call) and calls_method(node, "update") and _is_name(node.func.value, name):  # type: ignore[attr-defined]
+            for arg in node.args:
+                yield from [arg.value] if arg.keyword is not None else _numbers(flow, step, arg.value)
+
+
+def _is_name(node: cst.CSTNode, name: str) -> bool:
+    return isinstance(node, cst.Name) and node.value == name

@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.port.facts.models.kinds_tensorflow import TensorFlowKinds, plain
+from dlrun.port.facts.updates.train_step_losses import undivided
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, argument, calls_method, dotted, walk
 
@@ -69,6 +70,34 @@ class Estimators:
         return any(o.node in (*self.custom, *self.ready) for o in self.flow.origins(call.func.value)) or any(
             word in dotted(call.func.value).lower() for word in ("estimator", "classifier", "regressor")
         )
+
+    def owns(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` is a method of one of the Estimators."""
+        held = call.func.value if isinstance(call.func, cst.Attribute) else None
+        return held is not None and any(o.node in (*self.custom, *self.ready) for o in self.flow.origins(held))
+
+    def undivided(self) -> tuple[cst.CSTNode, str] | None:
+        """Return what keeps ranks from taking a part of each batch, and why; None where nothing does."""
+        for call in self.custom:
+            given = argument(call, "model_fn", 0)
+            model = self.flow.definition(given) if given is not None else None
+            if not isinstance(model, cst.FunctionDef):
+                return call, "its model is made out of sight"
+            names = [p.name.value for p in model.params.params[:2]]
+            if (found := undivided(self.kinds, model, names)) is not None:
+                return found[0], f"here is a model {found[1]}"
+        for call in self.ready:
+            old = not self.script.name_of(call.func).startswith("tensorflow.estimator.")
+            if old or argument(call, "loss_reduction") is not None:
+                return call, "the loss of this Estimator may be a sum over the samples"
+        for call in self.trains:
+            value = argument(call, "input_fn", 0)
+            for made in [o.node for o in self.flow.origins(value)] if value is not None else []:
+                known = isinstance(made, cst.Call) and plain(self.script.name_of(made.func)) in _NUMPY
+                shuffles = argument(made, "shuffle", -1) if isinstance(made, cst.Call) and known else None
+                if known and (shuffles is None or dotted(shuffles) != "False"):
+                    return made, "each rank would shuffle in an order of its own"
+        return None
 
     def optimizers_of(self, call: cst.Call) -> list[cst.Call]:
         """Return the calls that make the optimizers of a ready-made Estimator."""

@@ -13,7 +13,7 @@ from dlrun.port.facts.models.kinds import Kinds
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.paired_arrays import Together
 from dlrun.port.facts.updates import coupling
-from dlrun.port.program.script import Binding, argument, dotted, walk
+from dlrun.port.program.script import Binding, argument, calls_method, dotted, walk
 
 Kind = Literal["free", "count", "each", "mean", "odd"]
 _ORDER: dict[str, int] = {"free": 0, "count": 1, "each": 2, "mean": 3, "odd": 4}
@@ -51,11 +51,15 @@ _SAME = {
     "cat",
     "concat",
     "FloatTensor",
+    "scale_loss",
+    "get_scaled_loss",
 }
 _MEANS, _SUMS = ("mean", "reduce_mean", "average"), ("sum", "reduce_sum", "l2_loss")
 _LOSS = re.compile(r"(_loss|cross_entropy|_with_logits|kl_div|_error)$")
 _FILLED = re.compile(r"^(torch|numpy|tensorflow)\.(random\.)?(rand|randn|normal|uniform|zeros|ones|full|fill)$")
 _DIFFERENTIATES = re.compile(r"(^|\.)(grad|gradient|gradients|jacobian|batch_jacobian)$")
+_OF_KERAS = re.compile(r"^(tensorflow\.)?keras\.losses\.[A-Z]")
+_COMPILED = ("compute_loss", "compiled_loss")  # of a Keras model: the losses of compile(), whose reductions fit() reads
 _DEPTH = 60
 
 
@@ -274,6 +278,8 @@ class Reductions:
         if method in ("size", "numel") and own and first is not None:
             whole = not call.args or self.script.code(call.args[0].value) == "0"
             return self._number(call, first) if whole else FREE
+        if last == "add_n" and first is not None:
+            return self.of(first)
         if (last in _MEANS or last in _SUMS) and first is not None and not self.flow.targets(call):
             return self._reduced(call, first, last in _SUMS, 0 if own else 1)
         if (reduction := self._loss(call, name)) is not None:
@@ -362,9 +368,13 @@ class Reductions:
 
     def _loss(self, call: cst.Call, name: str) -> str | None:
         """Return the reduction of a call that computes a loss: "mean", "sum" or "none"; None where it is no loss."""
+        if calls_method(call, *_COMPILED) and not self.flow.targets(call):
+            return "mean"
         made = call
         keras = name.startswith(("keras.losses.", "tensorflow.keras.losses."))
-        if self.kinds.of(call.func) == "loss":
+        handed = [o.node for o in self.flow.origins(call.func)]
+        of_keras = all(isinstance(n, cst.Call) and _OF_KERAS.search(self.script.name_of(n.func)) for n in handed)
+        if self.kinds.of(call.func) == "loss" or (handed and of_keras):  # what compile(loss_fn=...) was given
             found = [o.node for o in self.flow.origins(call.func) if isinstance(o.node, cst.Call)]
             made = found[0] if found else call
         elif keras or (name.startswith("tensorflow.nn.") and _LOSS.search(name)):
@@ -374,7 +384,8 @@ class Reductions:
         named = argument(made, "reduction")
         text = self.script.code(named).strip("'\"").lower().rsplit(".", 1)[-1] if named is not None else ""
         averages = argument(made, "size_average")
-        if text in ("", "mean") and argument(made, "weight") is not None and averages is None:
+        weights = argument(made, "weight") or (argument(made, "weights") if name.startswith("tensorflow.") else None)
+        if text in ("", "mean") and weights is not None and averages is None:
             self.weighted.append(call)
         if text == "sum" or (averages is not None and dotted(averages) == "False"):
             return "sum"

@@ -68,6 +68,18 @@ class Callbacks(ControlFlow):
 
     def _step(self, value: Value, node: cst.CSTNode) -> None:
         self.dunder(value, "train_step", [Value(ENTRY)], node)
+        if self.recording:
+            self._note_logs(value)
+
+    def _note_logs(self, model: Value) -> None:
+        """Note what numbers of its own a ``train_step()`` reads: what it returns of them, ``fit()`` shows."""
+        steps = [self.member(ref.cls, "train_step") for ref in model.refs if isinstance(ref, Obj) and ref.cls]
+        methods = {r.node for step in steps for r in (step or ANY).refs if isinstance(r, Function)}
+        for node, values in self.seen.items():
+            if isinstance(node, cst.BaseExpression) and any(self.script.inside(node, m) for m in methods):
+                held = [v for v in self.held(values[-1]) if not v.refs and v.items is None]
+                whole = [v.place for v in (held if len(held) == 1 and values[-1].refs else values[-1:])]
+                self.stepped.setdefault(node, {})[whole[0]] = None
 
     @staticmethod
     def _is_variable(at: Any) -> bool:

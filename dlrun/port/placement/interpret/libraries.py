@@ -104,8 +104,9 @@ class Libraries(Classes):
             return self._fields_in(row, args[0], keywords, node)
         if name == "builtins.map" and len(args) > 1:
             return self._mapped(args, node)
-        if row is not Row.HOLDS:
-            self._run_given(given, node)
+        if row is Row.HOLDS:
+            return self._holder(name, keywords, node)
+        self._run_given(given, node)
         place = combine(self.content(a) for a in given)
         if row is None and isinstance(self.script.parents.get(node), cst.Expr):
             self._may_fill(node, args)
@@ -133,12 +134,16 @@ class Libraries(Classes):
             made = self.new("foreign", node, name=name)
             if row is Row.STATE:
                 self.write((made, CONTENT), Value(zero=True))
-            if row is Row.HOLDS:
-                for field, value in keywords.items():
-                    self.write((made, field), value)
             return Value(refs=frozenset([made]), scalar=scalar, reduced=reduced)
         texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
         return Value(place, scalar=scalar, reduced=reduced, texts=texts)
+
+    def _holder(self, name: str, keywords: dict[str, Value], node: cst.Call) -> Value:
+        """Return an object that has what it is given as attributes: ``Checkpoint(step=step, iterator=iter(data))``."""
+        made = self.new("foreign", node, name=name)
+        for field, value in keywords.items():
+            self.write((made, field), value)
+        return Value(refs=frozenset([made]))
 
     def _parts_of(self, args: list[Value]) -> list[Value]:
         """Return the entries of a tuple or list that are all known."""

@@ -195,7 +195,10 @@ class LibraryRows(Calls):
         return Value(refs=frozenset(bound) or refs)
 
     def _row_shape(self, args: list[Value], node: cst.Call) -> Value:
-        return Value(scalar=True)
+        owner, _, name = self.script.name_of(node.func).rpartition(".")
+        if owner == "builtins" or not args or self.content(args[0]).kind is not Kind.ENTRY:
+            return Value(scalar=True if owner == "builtins" or name == "size" else None)
+        return self.size() if name == "size" else Value(name="size")
 
     def _row_shows(self, args: list[Value], node: cst.Call) -> Value:
         self._sink(node)

@@ -106,6 +106,7 @@ class Machine:
         self.apart_at: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # statements that ranks run apart, by the tests
         self.zipped: dict[cst.CSTNode, list[Value]] = {}  # what calls of zip() went through last
         self.begun: State = {}  # the state in which an iteration over a shard began
+        self.stepped: dict[cst.CSTNode, dict[Place, None]] = {}  # what a train_step() reads of its own, as it returns
         self.cadenced = 0  # how deep under tests that all ranks pass as often as the serial script
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.used: set[Any] = set()  # the exits whose results are read

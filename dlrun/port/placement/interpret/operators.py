@@ -114,6 +114,8 @@ class Operators(Expressions):
             return Value(place if not self.apart else self.counted(place), scalar=scalar)
         if not self.shards.parts:
             a, b = COUNT if a.counts else a, COUNT if b.counts else b
+        elif (a.counts or b.counts) and a.uniform and b.uniform and isinstance(op, (*_SCALES, cst.Power)):
+            return Value(SAME, scalar=scalar)  # the serial number: ranks keep the serial steps
         if isinstance(op, (cst.Subtract, cst.SubtractAssign)) and b.untouched and a.kind is Kind.ENTRY:
             return Value(replace(b, adds=frozenset({"lag"})), scalar=scalar)
         if a.kind is Kind.RUN and a.adds == {"lag"} and isinstance(op, _DIVIDES) and b.kind in (Kind.COUNT, Kind.INDEX):
@@ -121,6 +123,8 @@ class Operators(Expressions):
         if isinstance(op, _SCALES) and a.kind is Kind.RUN and right.const == 1:
             return replace(left, place=a, refs=frozenset())
         if isinstance(op, _SCALES) and (place := _scaled(a, b, isinstance(op, _DIVIDES))) is not None:
+            often = self.cadenced and not self.shards.parts and not self.apart and place.adds == {"scaled"}
+            place = replace(place, adds=frozenset({"fires"})) if often else place  # as often as the serial script
             return Value(place, scalar=scalar)
         if (
             isinstance(op, cst.Divide)

@@ -45,6 +45,7 @@ FUNCTIONS: dict[str, Row] = {
     **_named(Row.COUNTS, ("bincount", "histc", "count_nonzero"), "torch"),
     **_named(Row.COUNTS, ("math.bincount", "math.count_nonzero", "math.confusion_matrix"), "tensorflow"),
     "sklearn.metrics.confusion_matrix": Row.COUNTS,
+    **_named(Row.SHAPE, ("shape", "size"), "tensorflow", "keras.ops"),
     "pandas.concat": Row.JOIN,
     "numpy.add.at": Row.INDEX_ADD,
     "tensorflow.print": Row.SHOWS,

@@ -1,4 +1,4 @@
-"""Part of step "steps" for Keras: after how many batches each callbacks save."""
+"""Part of step "steps" for Keras: after how many batches each callbacks save or write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dlrun.port.steps.counts.conditions import asked, divided
 from dlrun.port.steps.counts.keras_schedules import number_of_batch, of_batches
 from dlrun.port.steps.counts.update_counts import bare
 
-_SAVERS = ("ModelCheckpoint", "BackupAndRestore")
+_SAVERS = {"ModelCheckpoint": "save_freq", "BackupAndRestore": "save_freq", "TensorBoard": "update_freq"}
 _WHY = "it counts batches between saves, and each rank sees 1/n of them"
 
 
@@ -59,10 +59,11 @@ def _divided(facts: ScriptFacts, every: cst.BaseExpression) -> Edit:
 
 
 def _of_savers(facts: KerasFacts) -> Iterator[cst.BaseExpression]:
-    """Yield after how many batches each Keras' own callbacks save."""
+    """Yield after how many batches each Keras' own callbacks save, or write what they see."""
     for call in facts.script.calls:
-        every = argument(call, "save_freq")
-        if every is not None and dotted(call.func).rsplit(".", 1)[-1] in _SAVERS:
+        keyword = _SAVERS.get(dotted(call.func).rsplit(".", 1)[-1])
+        every = argument(call, keyword) if keyword is not None else None
+        if every is not None:
             yield every
 
 

@@ -11,6 +11,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import TensorFlowKinds, plain
+from dlrun.port.facts.models.train_steps import logged
 from dlrun.port.facts.taint import Taint
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.program.script import argument, calls_method, dotted, walk
@@ -152,7 +153,9 @@ class OwnVariables:
                 is_same(self.facts, n, state) if name is None else isinstance(n, cst.Attribute) and n.attr.value == name
             )
         ]
+        shown = [n for step in self._calls for n in logged(self.facts.flow, step)]
         reads = [n for n in reads if not isinstance(self.script.parents[n], cst.AssignTarget)]
+        reads = [n for n in reads if not any(self.script.inside(n, log) for log in shown)]
         if any(self.script.function_of(n) in self._calls for n in reads):
             return True
         follows = Taint(self.script, self.kinds, reads)
