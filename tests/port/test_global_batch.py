@@ -220,3 +220,46 @@ def test_ranks_leave_the_serial_parameters_of_keras_where_they_do_not_divide_the
     assert ranks[0] == serial[0]
     ours, theirs = ([float(word) for word in lines[1].split()] for lines in (ranks, serial))
     assert len(theirs) == 65 and ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+
+
+DECAYED = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(48, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=12, shuffle=True)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD([{"params": model.parameters(), "initial_lr": 0.1}], lr=0.1)
+def rate(step, last):
+    return 0.1 * (1 - step / last)
+total, step = 2 * len(loader), 0
+for epoch in range(2):
+    for a, b in loader:
+        for group in opt.param_groups:
+            RATE
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(model(a), b).backward()
+        opt.step()
+        step += 1
+torch.save(model.state_dict(), "last.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    "rate",
+    ["group['lr'] = group['initial_lr'] * (1 - step / total)", "group['lr'] = rate(step, total)"],
+    ids=["in place", "by a function"],
+)
+def test_a_rate_that_follows_the_steps_is_the_serial_one_where_all_ranks_take_as_many(rate, tmp_path):
+    (tmp_path / "serial.py").write_text(DECAYED.replace("RATE", rate))
+    (tmp_path / "ranks.py").write_text(port(DECAYED.replace("RATE", rate), GLOBAL).text)
+    _, serial = ran(tmp_path / "serial.py", tmp_path / "alone")
+    _, two = ran(tmp_path / "ranks.py", tmp_path / "two", 2)
+    for name, value in serial.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_the_rate_that_a_group_starts_from_is_scaled_as_the_one_that_it_trains_with():
+    text = port(DECAYED.replace("RATE", "group['lr'] = group['initial_lr'] * 0.9**epoch")).text
+    assert '"initial_lr": dl.lr_scale(0.1)}], lr=dl.lr_scale(0.1))' in text
+    assert "group['lr'] = group['initial_lr'] * 0.9**epoch" in text

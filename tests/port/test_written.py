@@ -91,6 +91,22 @@ def test_an_array_in_a_new_file_that_is_read_too_is_doubted():
     assert told == [True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("opened", "doubted"),
+    [
+        ("sqlite3.connect('h.db').execute('insert into h values (1)'), 'select'", True),
+        ("sqlite3.connect('h.db').execute('select * from h')", False),
+        ("sqlite3.connect(':memory:').execute('insert into h values (1)'), 'select'", False),
+        ("shelve.open('kept')", True),
+        ("shelve.open('kept', 'r')", False),
+        ("shelve.open('kept', flag='r')", False),
+    ],
+)
+def test_a_file_that_each_rank_would_write_and_read_by_one_connection_is_doubted(opened, doubted):
+    found = port(LOOP.replace("BEFORE", "import shelve, sqlite3").replace("AT", opened)).doubts
+    assert any("every rank writes into this file" in d.why for d in found) is doubted
+
+
 def test_a_job_that_is_told_to_end_ends_behind_the_line_that_saves_whatever_else_it_does():
     text = ported("", "torch.save(model, 'm.pt'); print(epoch)")
     assert "    dl.save(model, 'm.pt'); print(epoch)\n    if dl.should_stop():" in text

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dl_comm.rank0 import is_alone
 from dl_comm.ranks import barrier, is_rank0
 
 _PREFIX = ".saving-"
@@ -124,7 +125,9 @@ def _check_space(fd: int, target: Path) -> None:
 def load(f: Any, *args: Any, **kwargs: Any) -> Any:
     """Wait for all ranks, then ``torch.load`` on every one of them: what rank 0 saved before is complete.
 
-    The arguments are ``torch.load``'s. All ranks must call it.
+    The arguments are ``torch.load``'s. All ranks must call it; a rank in a turn of its own (``rank0_first``) waits for
+    nobody.
     """
-    barrier()
+    if not is_alone():
+        barrier()
     return torch.load(f, *args, **kwargs)

@@ -572,10 +572,9 @@ class Shown:
 
     def _steered(self, value: cst.BaseExpression) -> Iterator[Edit | Doubt]:
         self.lost, self.sink = [], None
-        if self._place(value).uniform and self.run.shards.parts:
-            return  # the ranks keep the serial steps
-        if self._place(value).uniform:  # a count: the rate follows the serial one
-            yield from self._once([Wrap(n, "serial_steps") for n in self._counts_in(value)], "the serial count")
+        if self._place(value).uniform:  # a count: the rate follows the serial one, which each rank has of parts
+            counts = [] if self.run.shards.parts else self._counts_in(value)
+            yield from self._once([Wrap(n, "serial_steps") for n in counts], "the serial count")
             return
         wraps = self.wraps(value, False)
         if wraps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import libcst as cst
 
@@ -13,7 +13,7 @@ from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import argument, calls_method, walk
 from dlrun.port.steps.output import commands, unseen_files
-from dlrun.port.steps.output.stamps import once
+from dlrun.port.steps.output.stamps import OF_WORKERS, once
 
 _LOOKS = re.compile(r"^(os\.path\.(exists|isfile|isdir)|tensorflow\.(io\.)?gfile\.(exists|isdir|Exists|IsDirectory))$")
 _LOOKING_METHODS = ("exists", "is_file", "is_dir")
@@ -31,14 +31,22 @@ _ARRAYS = {"numpy.memmap": 2, "numpy.lib.format.open_memmap": 1, "zarr.open": 1}
 _CLEARS = re.compile(r"^(os\.(remove|unlink|rename|replace)|shutil\.move)$")
 _LISTS = re.compile(r"^(os\.(listdir|scandir|walk)|glob\.i?glob)$|\.(glob|rglob|iterdir)$")
 _FOLDERS = re.compile(r"(^|\.)(\w+_dataset_from_directory|ImageFolder|DatasetFolder|flow_from_directory)$")
-_WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*(:\w*)?$")
-# What may make ranks wait for each other: not to be done in turns.
-_TOGETHER = re.compile(
-    r"(^torch\.(load|save)$)|\.(fit|fit_generator|train_on_batch|backward|step|run|minimize|compile)$"
+_LOCKS = re.compile(
+    r"^(filelock\.(\w+\.)*\w*FileLock|fasteners\.InterProcess\w*Lock|portalocker\.(\w*Lock|utils\.\w*Lock))$"
 )
+_LOCKING = re.compile(r"^(os\.O_EXCL|fcntl\.(flock|lockf)|msvcrt\.locking|portalocker\.lock)$")
+_WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*(:\w*)?$")
+_DRAWS = re.compile(
+    r"^(torch\.(rand|normal|bernoulli|multinomial)\w*|numpy\.random\.(?!RandomState|default_rng)\w+|random\.\w+)$"
+)
+_FILES = re.compile(r"^torch\.(load|save)$")
+# What may make ranks wait for each other: not to be done in turns.
+_TOGETHER = re.compile(r"\.(fit|fit_generator|train_on_batch|backward|step|run|minimize|compile)$")
 
 
-_Turn = cst.If | cst.Try | cst.For | cst.FunctionDef
+_WHY: dict[type[cst.CSTNode], str] = {cst.For: "sorts files out", cst.With: "takes the lock first"}
+
+_Turn = cst.If | cst.Try | cst.For | cst.With | cst.FunctionDef
 
 
 def both(facts: ScriptFacts) -> Iterator[Edit]:
@@ -58,7 +66,7 @@ def both(facts: ScriptFacts) -> Iterator[Edit]:
     script = facts.script
     for node in turns(facts):
         if not isinstance(node, cst.FunctionDef):
-            why = "sorts files out" if isinstance(node, cst.For) else "looks first, and fetches what is missing"
+            why = _WHY.get(type(node), "looks first, and fetches what is missing")
             yield Edit(node, f"rank 0 {why}", lambda n: _in_turn(n, facts.alias))
             continue
         for call in facts.flow.callers(node):
@@ -73,12 +81,15 @@ def both(facts: ScriptFacts) -> Iterator[Edit]:
 def turns(facts: ScriptFacts) -> list[_Turn]:
     """Return the conditions, attempts, and functions that return early, that fetch or make files which are missing.
 
-    Also the loops that remove or move the files of a folder. None lies in another one; what trains, or would be in a
-    loop that does, or in a worker process, is none of them.
+    Also the loops that remove or move the files of a folder, and what is done under a lock. None lies in another one;
+    what trains, or would be in a loop that does, or in a worker process, is none of them.
     """
     script, found = facts.script, list[_Turn]()
     for node in script.nodes:
-        if isinstance(node, cst.For) and sorts_out(facts, node) and not any(script.inside(node, o) for o in found):
+        acts = (isinstance(node, cst.For) and sorts_out(facts, node)) or (
+            isinstance(node, cst.With) and _locks(facts, node) and not _works_together(facts, node)
+        )
+        if acts and not any(script.inside(node, o) for o in found):
             found.append(node)
         if not isinstance(node, (cst.If, cst.Try)) or (isinstance(node, cst.If) and not looks(facts, node.test)):
             continue
@@ -94,14 +105,18 @@ def turns(facts: ScriptFacts) -> list[_Turn]:
         )
         if isinstance(script.parents[node], cst.If) or not (fetches or _caches(facts, node)):
             continue
-        if not _works_together(facts, whole):
+        if not _works_together(facts, whole, _makes_alone(facts, node, whole)):
             found.append(whole)
     return found
 
 
 def others(facts: ScriptFacts) -> list[cst.Call]:
-    """Return the calls that are not made in turns: there whatever is missing is written, by whoever finds it so."""
+    """Return the calls that are not made in turns: there whatever is missing is written, by whoever finds it so.
+
+    Nor are those of a lock, which each rank takes and gives back.
+    """
     alone, known = turns(facts), dict[cst.CSTNode, bool]()
+    locks = [cls for cls in facts.script.of(cst.ClassDef) if _is_lock(facts, cls)]
 
     def in_turn(node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is in one of ``alone``, or in a function that is run there and nowhere else."""
@@ -112,10 +127,30 @@ def others(facts: ScriptFacts) -> list[cst.Call]:
             known[home] = bool(calls) and all(map(in_turn, calls))
         return known[home] or any(facts.script.inside(node, other) for other in alone)
 
-    return [call for call in facts.script.calls if not alone or not in_turn(call)]
+    calls = facts.script.calls
+    if locks:
+        calls = [call for call in calls if facts.script.class_of(call) not in locks]
+    return [call for call in calls if not alone or not in_turn(call)]
 
 
-def _in_turn(node: cst.If | cst.Try | cst.For, dl: str) -> cst.With:
+def _locks(facts: ScriptFacts, node: cst.With) -> bool:
+    """Tell whether ``node`` holds a lock that other processes respect: where a rank waits in it, no other comes."""
+    for call in (item.item for item in node.items if isinstance(item.item, cst.Call)):
+        cls = facts.flow.definition(call.func)
+        if _is_lock(facts, cls) if isinstance(cls, cst.ClassDef) else _LOCKS.search(facts.script.name_of(call.func)):
+            return True
+    return False
+
+
+def _is_lock(facts: ScriptFacts, cls: cst.ClassDef | None) -> bool:
+    """Tell whether entering an object of ``cls`` takes a lock on a file."""
+    methods = cls.body.body if cls is not None else ()
+    enters = [s for s in methods if isinstance(s, cst.FunctionDef) and s.name.value == "__enter__"]
+    named = (facts.script.name_of(n) for s in enters for n in walk(s) if isinstance(n, cst.Attribute))
+    return any(map(_LOCKING.search, named))
+
+
+def _in_turn(node: cst.If | cst.Try | cst.For | cst.With, dl: str) -> cst.With:
     (line,) = statements("torch/in_turn", dl=dl)
     assert isinstance(line, cst.With) and isinstance(line.body, cst.IndentedBlock)
     body = line.body.with_changes(body=[node.with_changes(leading_lines=[])])
@@ -163,11 +198,33 @@ def _fills_in(facts: ScriptFacts, node: cst.If, whole: _Turn) -> bool:
     """Tell whether ``node`` makes a file where it is missing, or takes it where it is there, and ``whole`` makes it."""
     missing = _asks_whether_missing(facts, node.test)
     takes = whole is not node and any(_takes(facts, c) for c in _calls(facts, node))
-    if node.orelse is not None or not (missing or takes):
+    if node.orelse is not None or not (missing or takes or _leaves(node, whole)):
         return False
-    makes = any(_makes(facts, c) for c in _calls(facts, whole.body))
+    saves = _makes_alone(facts, node, whole)
+    makes = any(_makes(facts, c) or (saves and _is(facts, c, "torch.save")) for c in _calls(facts, whole.body))
     own = isinstance(facts, Facts) and any(facts.local(n) for n in walk(whole.body))
     return makes and not own  # what is averaged needs all ranks at once
+
+
+def _leaves(node: cst.If, whole: _Turn) -> bool:
+    """Tell whether ``node`` leaves the function ``whole``, with nothing in hand, where the file is there."""
+    ends = [n for n in walk(node.body) if isinstance(n, cst.Return)]
+    return whole is not node and bool(ends) and all(n.value is None for n in ends)
+
+
+def _makes_alone(facts: ScriptFacts, node: cst.If | cst.Try, whole: _Turn) -> bool:
+    """Tell whether what ``node`` misses is saved without a draw of chance, which all ranks would have to make.
+
+    Where ``node`` takes a checkpoint that is there, all ranks go on in the same way: see ``caches``.
+    """
+    calls = list(_calls(facts, whole.body, depth=3))
+    draws = any(_DRAWS.search(facts.script.name_of(c.func)) and argument(c, "generator") is None for c in calls)
+    takes = any(_is(facts, c, "torch.load") for c in _calls(facts, node.body))
+    return isinstance(node, cst.If) and node.orelse is None and not draws and not takes
+
+
+def _is(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
+    return facts.script.name_of(call.func) == name
 
 
 def _asks_whether_missing(facts: ScriptFacts, test: cst.BaseExpression) -> bool:
@@ -264,28 +321,42 @@ def _caches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     return (makes[0] and takes[1]) or (makes[1] and takes[0])
 
 
-def _works_together(facts: ScriptFacts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` trains, makes what the ranks share, or runs where not all ranks come by."""
+def _works_together(facts: ScriptFacts, node: cst.CSTNode, saves: bool = False) -> bool:
+    """Tell whether ``node`` trains, makes what the ranks share, or runs where not all ranks come by.
+
+    It may save tensors where it ``saves`` them alone.
+    """
     script = facts.script
     if is_apart(facts, node):
         return True
     calls = list(_calls(facts, node, depth=3))
     return any(
         _TOGETHER.search(script.name_of(c.func) or f".{_method(c)}")
+        or (not saves and _FILES.search(script.name_of(c.func)))
         or facts.kinds.of_call(c) in ("loader", "optimizer", "scheduler")
         or argument(c, "download") is not None
         for c in calls
     )
 
 
-def is_apart(facts: ScriptFacts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is in a training loop, in what a worker process may run, or in what a decorator wraps."""
+def is_apart(
+    facts: ScriptFacts, node: cst.CSTNode, among: Collection[cst.CSTNode] | None = None, deep: int = 4
+) -> bool:
+    """Tell whether ``node`` is in a training loop, in what a worker process may run, or in what a decorator wraps.
+
+    Training loops are those ``among``, or all of them. A function is where it is called, as far as workers go, too.
+    """
+    loops = facts.loops if among is None else among
     above = list(facts.script.above(node))
+    home = facts.script.function_of(node)
+    calls = facts.flow.callers(home) if isinstance(home, cst.FunctionDef) else []
     wraps = sum(isinstance(up, cst.FunctionDef) for up in above) > 1  # called from where nothing tells
-    if wraps and not facts.flow.callers(facts.script.function_of(node)):
+    if wraps and not calls:
         return True
     methods = {u.name.value for u in (node, *above) if isinstance(u, cst.FunctionDef)}
-    return any(u in facts.loops for u in above) or not methods.isdisjoint(("__getitem__", "__iter__", "__next__"))
+    if any(u in loops for u in above) or not methods.isdisjoint(OF_WORKERS):
+        return True
+    return deep > 0 and any(is_apart(facts, c, among or (), deep - 1) for c in calls if c is not node)
 
 
 def _method(call: cst.Call) -> str:

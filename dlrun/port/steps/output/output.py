@@ -16,6 +16,7 @@ from dlrun.port.program.script import argument, calls_method, dotted, walk
 from dlrun.port.steps.output import (
     caches,
     commands,
+    databases,
     downloads,
     drawn_names,
     handed_on,
@@ -101,6 +102,8 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
             'mode="r" on all ranks; or give each rank a file of its own',
             name="several-writers",
         )
+    elif databases.is_shared(facts, call, name):
+        yield databases.doubt(facts, call)
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
         if name == "logging.basicConfig" and (file := argument(call, "filename")) is not None:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Edit
-from dlrun.port.facts import ScriptFacts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.numbers.texts import spelt
 from dlrun.port.insert import expression
 from dlrun.port.steps.output import downloads, unseen_files
 from dlrun.port.steps.output.writes import called, is_path, saves_model, writes
@@ -21,6 +22,11 @@ _READS = re.compile(
 _READING_METHODS = ("read_text", "read_bytes")
 _WRITING_METHODS = ("write_text", "write_bytes")
 _LISTING_METHODS = ("iterdir", "glob", "rglob")
+_TELLS = re.compile(r"\w{3,}")  # a text from others
+_SPELLS = re.compile(
+    r"^(pathlib\.(Pure)?(Posix)?Path|builtins\.str|os\.(fspath|path\.(abspath|expanduser|realpath|normpath)))$"
+)
+_Words = set[tuple[cst.CSTNode | None, str]]
 _WHOLE = ("os.listdir", "os.scandir")  # of a folder
 _LISTS = (
     *_WHOLE,
@@ -46,27 +52,18 @@ def back(facts: ScriptFacts) -> Iterator[Edit]:
         dl.rank0(np.savetxt)(path, losses)
         losses = dl.rank0_first(np.loadtxt)(path)
     """
-    written: list[tuple[cst.Call, set[tuple[cst.CSTNode | None, str]]]] = []
-    read: list[tuple[cst.Call, set[tuple[cst.CSTNode | None, str]]]] = []
+    written: list[tuple[cst.Call, _Words]] = []
+    read: list[tuple[cst.Call, _Words]] = []
     for call in downloads.others(facts):
         name = called(facts, call)
         saves = writes(facts, call, name) or saves_model(facts, call, name) or unseen_files.saves(facts, call, name)
-        paths = [arg.value for arg in call.args]
-        if (path := _of_path(facts, call)) is not None:
-            paths.insert(0, path)
         if name == "torch.save" or saves:
+            paths = [arg.value for arg in call.args]
+            paths += [path] if (path := _of_path(facts, call)) is not None else []
             folders = {word for path in paths for word in _folder(facts, call, path)}
             written.append((call, folders.union(*(_words(facts, call, path) for path in paths))))
-        elif path is not None and not downloads.is_apart(facts, call):
-            lists = call.func.attr.value in _LISTING_METHODS  # type: ignore[attr-defined]
-            read.append((call, _folder(facts, call, path) if lists else _words(facts, call, path)))
-        elif (_READS.search(plain(name)) or name == "h5py.File") and call.args and not downloads.is_apart(facts, call):
-            read.append((call, _words(facts, call, call.args[0].value)))
-        elif facts.framework == "torch" and name != "torch.load" and unseen_files.may_read(facts, call, name):
-            if not downloads.is_apart(facts, call):
-                read.append((call, {w for arg in call.args[:2] for w in _words(facts, call, arg.value)}))
-        elif plain(name) in _LISTS and call.args and not downloads.is_apart(facts, call):
-            read.append((call, _folder(facts, call, call.args[0].value)))
+        elif (mine := _read_by(facts, call, name)) and not downloads.is_apart(facts, call, _of_batches(facts, name)):
+            read.append((call, mine))
     tree_of, order = facts.script.tree_of, facts.script.order
     for call, mine in read:
         last = _last_run(facts, call)
@@ -79,6 +76,25 @@ def back(facts: ScriptFacts) -> Iterator[Edit]:
             )
 
 
+def _read_by(facts: ScriptFacts, call: cst.Call, name: str) -> _Words:
+    """Return what tells the file that ``call``, of what is called ``name``, reads, or the folder; nothing of others."""
+    if (path := _of_path(facts, call)) is not None:
+        lists = call.func.attr.value in _LISTING_METHODS  # type: ignore[attr-defined]
+        return _folder(facts, call, path) if lists else _words(facts, call, path)
+    if not call.args:
+        return set()
+    if _READS.search(plain(name)) or name == "h5py.File":
+        return _words(facts, call, call.args[0].value)
+    if facts.framework == "torch" and name != "torch.load" and unseen_files.may_read(facts, call, name):
+        return {w for arg in call.args[:2] for w in _words(facts, call, arg.value)}
+    return _folder(facts, call, call.args[0].value) if plain(name) in _LISTS else set()
+
+
+def _of_batches(facts: ScriptFacts, name: str) -> tuple[cst.CSTNode, ...] | None:
+    """Return the loops in which no rank waits to read: those through batches; to ask for a file, all that train."""
+    return facts.innermost if isinstance(facts, Facts) and not name.startswith("os.") else None
+
+
 def _of_path(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression | None:
     """Return the path whose method ``call`` is, if that reads or writes a file: ``(folder / "a.txt").read_text()``."""
     if not isinstance(call.func, cst.Attribute) or facts.flow.targets(call):
@@ -89,29 +105,53 @@ def _of_path(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression | None:
 
 
 def _last_run(facts: ScriptFacts, call: cst.Call, depth: int = 3) -> int:
-    """Return the place in the source from which ``call`` is run last: its own, or that of a call of its function."""
+    """Return the place in the source from which ``call`` is run last: its own, or that of a call of its function.
+
+    In a loop it is the loop's end: it may be run once more.
+    """
     home = facts.script.function_of(call)
     callers = facts.flow.callers(home) if isinstance(home, cst.FunctionDef) and depth else []
     same = [c for c in callers if facts.script.tree_of(c) is facts.script.tree_of(call)]
-    return max([facts.script.order[call], *(_last_run(facts, c, depth - 1) for c in same if c is not call)])
+    loops = (up for up in facts.script.above(call) if isinstance(up, (cst.For, cst.While)))
+    ends = [facts.script.order[up.body.body[-1]] for up in loops if facts.script.inside(call, up.body)]
+    return max([facts.script.order[call], *ends, *(_last_run(facts, c, depth - 1) for c in same if c is not call)])
 
 
-def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
+def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> _Words:
     """Return what tells ``path`` from others: its words, in their function, what makes it, and the texts that do."""
-    made = [o.node for o in facts.flow.origins(path)]
+    made = _made(facts, path)
     parts = [e.value for m in made if isinstance(m, (cst.List, cst.Tuple)) for e in m.elements]  # of several files
     made += [o.node for part in parts for o in facts.flow.origins(part)]
     options = [m for m in made if isinstance(m, cst.Subscript) and facts.script.code(m.slice[0])[:1] in ("'", '"')]
     asks = called(facts, call).startswith("os.")  # which any rank may, of a path that others have
-    ends = [text for m in made for text in [_file_name(facts, m)] if text and not asks]
+    ends = [text for m in made for text in (_file_name(facts, m), spelt(facts.flow, m)) if text and not asks]
     own = facts.script.class_of(call) if _head(path) == "self" else None
     return {
         (own or facts.script.function_of(call), facts.script.code(path)),
         *((m, "") for m in made if not asks),
-        *((None, text) for text in ends),
+        *((None, text) for text in ends if _TELLS.search(text)),
         *((None, facts.script.code(m)) for m in options),  # config["file"]
         *((None, str(t.evaluated_value)) for t in made if isinstance(t, cst.SimpleString)),
     }
+
+
+def _made(facts: ScriptFacts, path: cst.BaseExpression, deep: int = 3) -> list[cst.CSTNode]:
+    """Return what ``path`` may be made of: ``folder / "a.txt"`` of ``Path(path)``, where that is what path is."""
+    found: list[cst.CSTNode] = []
+    for made in (o.node for o in facts.flow.origins(path)):
+        inner = _same_path(facts, made) if deep else None
+        found += [made] if inner is None else _made(facts, inner, deep - 1)
+    return found
+
+
+def _same_path(facts: ScriptFacts, made: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return the path that ``made`` spells otherwise: that of ``str(path)``, ``Path(path)`` or ``path.resolve()``."""
+    if not isinstance(made, cst.Call):
+        return None
+    if len(made.args) == 1 and _SPELLS.search(facts.script.name_of(made.func)):
+        return made.args[0].value
+    again = isinstance(made.func, cst.Attribute) and made.func.attr.value in ("resolve", "absolute", "expanduser")
+    return made.func.value if again and not made.args else None  # type: ignore[attr-defined]
 
 
 def _head(path: cst.CSTNode) -> str:
@@ -139,7 +179,7 @@ def _file_name(facts: ScriptFacts, path: cst.CSTNode) -> str:
     return found[2] if re.fullmatch(r"\w[\w-]{2,}\.\w+", found[2]) else ""
 
 
-def _folder(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
+def _folder(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> _Words:
     """Return what tells the folder of ``path``, or that which ``call`` lists, from others: of all that it may be."""
     found = _spelt(facts, call, path)
     if plain(facts.script.name_of(call.func)) in _LISTS:
@@ -156,7 +196,7 @@ def _scoped(facts: ScriptFacts, folder: cst.BaseExpression) -> tuple[cst.CSTNode
     return home, f"{facts.script.code(folder)}/"
 
 
-def _spelt(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
+def _spelt(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> _Words:
     """Return what tells the folder of a path from others, as it is spelt.
 
     As ``"data/*.npy"``, ``f"{folder}/{i}.npy"``, ``folder + "/%d.npy" % i``, or ``os.path.join(folder, "*.npy")``.

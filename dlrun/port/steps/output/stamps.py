@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import ScriptFacts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, walk
@@ -26,6 +26,8 @@ _PATHS = re.compile(
     r"(^|\.)(SummaryWriter|FileWriter|FileHandler|create_file_writer|TensorBoard|ModelCheckpoint|CSVLogger|mkdir|makedirs|"
     r"MakeDirs|CheckpointManager|RunConfig)$"
 )
+
+OF_WORKERS = ("__getitem__", "__getitems__", "__iter__", "__next__")  # the methods that a worker process may run
 
 
 def names(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
@@ -168,18 +170,11 @@ def folders(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
         around = facts.script.parents[item] if isinstance(item, cst.WithItem) else None
         held = item.asname.name if isinstance(item, cst.WithItem) and item.asname is not None else None
         if isinstance(around, cst.With) and isinstance(held, cst.Name) and isinstance(around.body, cst.IndentedBlock):
-            if once(facts, call) or runs_inside(facts, around.body):
-                first, last = around.body.body[0], around.body.body[-1]
-                leaves = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Return)
+            if once(facts, call) or runs_inside(facts, around.body) or _comes_again(facts, call):
+                first = around.body.body[0]
                 names = statements("torch/same_folder", dl=facts.alias, name=held.value)
-                waits = statements("torch/barrier", dl=facts.alias, why="no rank needs the folder any more")
                 yield Edit(first, "one folder for all ranks: each would make one of its own", before=names)
-                yield Edit(
-                    last,
-                    "rank 0 removes the folder when no rank needs it any more",
-                    before=waits if leaves else (),
-                    after=() if leaves else waits,
-                )
+                yield _kept(facts, around.body.body[-1])
         elif once(facts, call):
             yield Doubt(
                 call,
@@ -188,6 +183,38 @@ def folders(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
                 f"a folder of one name, or {facts.alias}.broadcast() of this one's",
                 name="name-differs",
             )
+
+
+def _comes_again(facts: ScriptFacts, call: cst.CSTNode, deep: int = 4) -> bool:
+    """Tell whether all ranks come to ``call``, whenever one does: in a loop over epochs, but in none over batches."""
+    if not isinstance(facts, Facts) or not deep:
+        return False
+    above = list(facts.script.above(call))
+    home = facts.script.function_of(call)
+    methods = {u.name.value for u in above if isinstance(u, cst.FunctionDef)}
+    if any(u in facts.innermost for u in above) or not methods.isdisjoint(OF_WORKERS):
+        return False
+    callers = facts.flow.callers(home) if isinstance(home, cst.FunctionDef) else ()
+    return home is facts.script.module or (bool(callers) and all(_comes_again(facts, c, deep - 1) for c in callers))
+
+
+def _kept(facts: ScriptFacts, last: cst.CSTNode) -> Edit:
+    """Return what lets rank 0 leave the block that ends with the line ``last`` when all have read what is in it."""
+    why = "rank 0 removes the folder when no rank needs it any more"
+    waits = statements("torch/barrier", dl=facts.alias, why="no rank needs the folder any more")
+    leaves = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
+    if not isinstance(leaves, cst.Return):
+        return Edit(last, why, after=waits)
+    if leaves.value is None or not any(isinstance(n, cst.Call) for n in walk(leaves.value)):
+        return Edit(last, why, before=waits)
+    found = cst.Name("found")
+
+    def keep(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+        (*others, end) = line.body
+        assert isinstance(end, cst.Return) and end.value is not None
+        return line.with_changes(body=[*others, cst.Assign([cst.AssignTarget(found)], end.value)])
+
+    return Edit(last, why, keep, after=(*waits, cst.SimpleStatementLine([cst.Return(found)])))
 
 
 def _whole(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression:

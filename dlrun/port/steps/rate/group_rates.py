@@ -12,6 +12,8 @@ from dlrun.port.facts.updates.rates import scaled_already, text_of
 from dlrun.port.insert import expression
 from dlrun.port.program.dicts import pairs
 
+_RATES = ("lr", "initial_lr")  # of a group: the one that it trains with, and the one that schedules start from
+
 
 def rates(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the rates of the groups that the script writes down: ``groups += [{"params": p, "lr": 10 * lr}]``."""
@@ -19,10 +21,9 @@ def rates(facts: Facts) -> Iterator[cst.BaseExpression]:
     first = min((order[call] for call in facts.optimizers), default=0)
     for node in facts.script.nodes:
         given = {text_of(key): value for key, value in pairs(node) if key is not None}
-        if "params" not in given or "lr" not in given:
-            continue
-        if order[node] < first or not scaled_already(facts, given["lr"]):  # before there is an optimizer to read
-            yield given["lr"]
+        for rate in (given[key] for key in _RATES if key in given and "params" in given):
+            if order[node] < first or not scaled_already(facts, rate):  # before there is an optimizer to read
+                yield rate
 
 
 def read(facts: Facts, value: cst.BaseExpression, scaled: Collection[cst.CSTNode]) -> bool:
