@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Time how gradients are averaged, beside peers and the limit, and what a start takes."""
+    """Time how gradients are averaged beside peers, and a start."""
 
 
 command.add_command(start)

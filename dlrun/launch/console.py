@@ -211,9 +211,12 @@ class Folded:
 
 
 def complain(refusal: str, hint: str, said: bytes) -> None:
-    """Say why the job could not be, what to do about it, if that is known, and the last of what the launcher said."""
+    """Say why the job could not be, what to do about it, if that is known, and what the launcher said."""
     print(f"dlrun: {refusal}", *([f"  {hint}"] if hint else []), sep="\n", file=sys.stderr)
-    for line in said.decode(errors="replace").strip().splitlines()[-20:]:
+    lines = said.decode(errors="replace").strip().splitlines()
+    if len(lines) > 20:  # the first say what happened, the last what that means
+        lines = [*lines[:4], "...", *lines[-15:]]
+    for line in lines:
         print(f"  | {line}", file=sys.stderr)
 
 

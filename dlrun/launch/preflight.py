@@ -29,10 +29,10 @@ def refusals(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def warnings(facts: Sequence[Mapping[str, Any]], nodes: int = 1, local: bool = False) -> list[str]:
+def warnings(facts: Sequence[Mapping[str, Any]], nodes: int = 1, local: bool = False, cores: int = 0) -> list[str]:
     """Return what will be slow, or fail later, one line for each host and reason; ``nodes`` are to run the ranks.
 
-    Of the GPUs of this machine alone (``local``) it was told before the start.
+    Of the GPUs of this machine alone (``local``) it was told before the start. ``cores`` are what each rank was to have.
     """
     found = []
     hosts: dict[str, list[Mapping[str, Any]]] = {}
@@ -70,6 +70,12 @@ def warnings(facts: Sequence[Mapping[str, Any]], nodes: int = 1, local: bool = F
             found.append(
                 f"{host}: {overlap}, which the launcher has not given to all ranks alike; each waits for the "
                 "other there"
+            )
+        if len(ranks) * cores > len(cpus):
+            there = f"{len(cpus)} CPU{'s are' if len(cpus) > 1 else ' is'} there"
+            found.append(
+                f"{host}: --cores {cores} for {len(ranks)} of the ranks needs {len(ranks) * cores} cores, and {there}: "
+                "they share them, and none is bound to its own"
             )
         if len(cpus) == 1 and len(ranks) > 1:
             found.append(

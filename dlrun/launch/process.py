@@ -226,7 +226,7 @@ class Run:
         elif not self.server.missing() and not self.server.complete:
             facts = [self.server.calls[rank].facts for rank in range(self.ranks)]
             keep(self.run_dir / "ranks.json", json.dumps(facts, indent=1) + "\n")
-            for line in warnings(facts, self.plan.nodes, self.plan.local):
+            for line in warnings(facts, self.plan.nodes, self.plan.local, self.plan.cores or 0):
                 self.on_note(line)
             if refused := refusals(facts):
                 self._refuse(refused[0])

@@ -32,10 +32,12 @@ def kind_of(plan: LaunchPlan) -> str:
         _is_python(path, script)
     if path.is_file():
         return "script"
-    if "/" not in script and not script.endswith(".py") and which(script, os.environ):
-        return "command"
+    program = which(script, os.environ) if "/" not in script and not script.endswith(".py") else None
     if path.is_dir():
-        raise DlrunError(f"{script} is a folder, and no script", "a package's name goes after -m")
+        hint = f"the program of this name: {program}" if program else "a package's name goes after -m"
+        raise DlrunError(f"{script} is a folder, and no script", hint)
+    if program:
+        return "command"
     raise no_script(path)
 
 

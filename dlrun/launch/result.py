@@ -42,6 +42,8 @@ class Failure(NamedTuple):
         """What to do about it, where that is known, or ""."""
         if re.search(_NOT_CONNECTED, self.what):
             return "torch.distributed connects ranks by variables that torchrun sets: dlrun launch --torchrun sets them"
+        if self.what.startswith("ModuleNotFoundError: No module named "):
+            return f"the ranks run {sys.executable}: install it there, or take the dlrun of the environment that has it"
         if self.what == "killed by SIGKILL":
             return "the kernel kills what takes too much memory (dmesg tells), a batch system what is out of time"
         if self.what == "killed by SIGBUS":

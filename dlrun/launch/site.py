@@ -46,6 +46,7 @@ _BANNERS = (
     ("pals", r"PALS.*?(?P<version>\d+\.\d+[\d.]*)"),
 )
 
+_ANSWERS = 20.0  # seconds in which a program says what it is asked
 _OF_SYSTEM = {"slurm": "srun", "lsf": "jsrun", "cobalt": "aprun", "flux": "flux"}
 
 
@@ -144,9 +145,7 @@ def allocated(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the allocation's nodes, where its batch system tells them and launchers take some of them."""
     system = allocation(env).system
     if system == "slurm" and (control := which("scontrol", env)):
-        asked = [control, "show", "hostnames", env.get("SLURM_JOB_NODELIST", "")]
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
-        return tuple(said.stdout.split()) if said.returncode == 0 else ()
+        return tuple(_said(control, "show", "hostnames", env.get("SLURM_JOB_NODELIST", ""))[0].split())
     lines = _lines(env.get({"pbs": "PBS_NODEFILE", "sge": "PE_HOSTFILE"}.get(system, "")))
     return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
 
@@ -181,13 +180,7 @@ def recognise(path: str, why: str = "") -> Launcher | None:
     real = Path(path).resolve()
     if Path(path).name in ("jsrun", "flux"):
         return Launcher(path, Path(path).name, why=why)
-    try:
-        asked = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    said = asked.stdout + asked.stderr
+    said = "".join(_said(path, "--version"))
     for backend, banner in _BANNERS:
         match = re.search(banner, said)
         if match:
@@ -202,15 +195,23 @@ def recognise(path: str, why: str = "") -> Launcher | None:
 @cache
 def pmi_types(srun: str) -> tuple[str, ...]:
     """Return what ``srun --mpi=`` takes here."""
-    asked = subprocess.run([srun, "--mpi=list"], capture_output=True, text=True, timeout=20, check=False)
-    return tuple(re.findall(r"^\s+(\w+)$", asked.stdout + asked.stderr, re.MULTILINE))
+    return tuple(re.findall(r"^\s+(\w+)$", "".join(_said(srun, "--mpi=list")), re.MULTILINE))
 
 
 @cache
 def flux_nodes(flux: str) -> int:
     """Return the nodes of the Flux allocation that this is; 0 where Flux does not say."""
-    asked = subprocess.run([flux, "getattr", "size"], capture_output=True, text=True, timeout=20, check=False)
-    return _int(asked.stdout.strip()) or 0
+    return _int(_said(flux, "getattr", "size")[0].strip()) or 0
+
+
+def _said(*words: str) -> tuple[str, str]:
+    """Return what a program writes to its output and as errors; nothing of one that does not run, or does not end."""
+    null = subprocess.DEVNULL
+    try:
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWERS, stdin=null, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "", ""
+    return asked.stdout, asked.stderr
 
 
 def library_beside(path: str, backend: str) -> str:

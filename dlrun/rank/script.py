@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import faulthandler
 import io
 import json
@@ -44,7 +45,7 @@ def run(program: list[str], kind: str, report: int, apart: str = "", input_: int
             there = "/" not in program[0] or os.path.exists(program[0])  # noqa: PTH110
             os.execvp(program[0] if there else far, program)
         except OSError as error:
-            os.write(2, f"dlrun: {program[0]} does not start: {error.strerror}\n".encode())
+            os.write(2, f"dlrun: {program[0]} does not start: {_why(error, far)}\n".encode())
             os._exit(126)
     file = f"{os.environ['DLRUN_RUN_DIR']}/rank-{os.environ['DLRUN_RANK']}.stack"
     stack = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # stays open to the end
@@ -92,6 +93,17 @@ def run(program: list[str], kind: str, report: int, apart: str = "", input_: int
         _tell(report, pid, {"talked": talked()})
     _tell(report, pid, record)
     sys.exit(status)  # type: ignore[arg-type]
+
+
+def _why(error: OSError, program: str) -> str:
+    """Return why a program does not start; of one that is there, what is wrong with its first line."""
+    if error.errno == errno.ENOEXEC:
+        return f"{error.strerror}; a script begins with the line #!/bin/sh, or the like"
+    if error.errno == errno.ENOENT and os.path.exists(program):  # noqa: PTH110
+        with open(program, "rb") as file:  # noqa: PTH123
+            first = file.readline(200).decode(errors="replace").strip()
+        return f"it is there, and what its first line names is not: {first}" if first[:2] == "#!" else str(error)
+    return error.strerror or str(error)
 
 
 def _code(status: object) -> int:

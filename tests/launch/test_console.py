@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dlrun.launch.alike import Alike
-from dlrun.launch.console import Folded
+from dlrun.launch.console import Folded, complain
 
 
 def shown(chunks: list[tuple[float, bytes]], whole_lines: bool = False) -> list[bytes]:
@@ -63,6 +63,13 @@ def test_what_all_ranks_say_alike_is_shown_once(dlrun, mpiexec, tmp_path, text):
     said = "SyntaxError: invalid syntax\n" if "def" in text else "unrecognized arguments: --no-such\n"
     assert done.stderr.count(said) == 1, done.stderr
     assert done.stderr.count("dlrun: rank ") == 1
+
+
+def test_of_much_that_a_launcher_says_the_first_lines_are_shown_and_the_last(capsys):
+    complain("it ended", "", b"ssh: no such host\n" + b"\n".join(b"line %d" % number for number in range(40)))
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["dlrun: it ended", "  | ssh: no such host"]
+    assert said[4:7] == ["  | line 2", "  | ...", "  | line 25"] and said[-1] == "  | line 39"
 
 
 def told(*said: tuple[int, bytes], ranks: int = 3, wait: float = 0.0) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -26,6 +27,8 @@ GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer
 def test_a_rank_that_the_system_killed_is_told_of_memory_and_of_time():
     failure = Failure(1, "n1", 7, "killed by SIGKILL", "", 137)
     assert "memory" in failure.hint
+    missing = Failure(1, "n1", 7, "ModuleNotFoundError: No module named 'torch'", "t.py:1", 1)
+    assert missing.hint.startswith(f"the ranks run {sys.executable}: install it there")
     assert "/dev/shm" in Failure(1, "n1", 7, "killed by SIGBUS", "", 135).hint
     assert not Failure(1, "n1", 7, "exit code 7", "", 7).hint
 

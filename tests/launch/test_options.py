@@ -15,6 +15,7 @@ FILES = {"train.py": "print('trained')\n", "average.c": "int main() { return 0; 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path):  # type: ignore
+    (tmp_path / "sort").mkdir()
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
 
@@ -52,6 +53,7 @@ def said(tmp_path, monkeypatch):  # type: ignore
         (["-n", "2", "--as", "kubernetes", "train.py"], "--as kubernetes: there is no command", "write it: --job FILE"),
         (["-n", "2", "--as", "sge", "train.py"], "--as sge: no batch system of this name", "known are slurm, pbs"),
         (["train.py"], "how many ranks is not said", "say so: dlrun launch -n 2 train.py"),
+        (["-n", "2", "sort"], "sort is a folder, and no script", "the program of this name: /"),
         (
             ["train.py", "-n", "2"],
             "how many ranks is not said, and there is no batch job to ask; -n after train.py is that script's own",
@@ -114,7 +116,7 @@ def test_as_many_ranks_as_the_hosts_take_unless_said(said, words, ranks):
 def test_a_file_that_cannot_be_written_in_the_end_is_refused_in_the_beginning(said, tmp_path, words):
     code, lines = said(*words)
     assert code == 2 and lines[-1].endswith("There is no folder 'none'.")
-    assert {p.name for p in tmp_path.iterdir()} == FILES.keys()
+    assert {p.name for p in tmp_path.iterdir()} == {"sort", *FILES}
 
 
 def test_what_the_system_refuses_about_a_file_is_said_without_a_traceback(said, monkeypatch):
@@ -149,7 +151,7 @@ def test_dry_run_prints_the_line_for_any_launcher_and_runs_nothing(dlrun, tmp_pa
     assert done.returncode == 0
     assert done.stdout.startswith("aprun -n 64 -N 4 -cc none -b ")
     assert done.stdout.endswith("-- train.py --lr 0.1\n")
-    assert {p.name for p in tmp_path.iterdir()} == FILES.keys()
+    assert {p.name for p in tmp_path.iterdir()} == {"sort", *FILES}
 
 
 def test_two_dashes_before_a_scripts_arguments_are_dlruns_as_with_the_other_verbs(dlrun):
@@ -180,7 +182,7 @@ def test_a_launch_by_a_launcher_that_is_not_here_starts_nothing(dlrun, tmp_path)
     said = done.stderr.splitlines()
     assert (done.returncode, said[0]) == (1, "dlrun: no jsrun launcher is here"), done.stderr
     assert len(said) == 2
-    assert {p.name for p in tmp_path.iterdir()} == FILES.keys()
+    assert {p.name for p in tmp_path.iterdir()} == {"sort", *FILES}
 
 
 def test_a_launcher_that_is_here_and_not_set_up_is_named(dlrun, tmp_path, monkeypatch):
@@ -200,8 +202,23 @@ def test_one_rank_needs_no_launcher(dlrun):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (
+            "echo\n",
+            (
+                126,
+                "",
+                "dlrun: ./ls does not start: Exec format error; a script begins with the line #!/bin/sh, or the like",
+            ),
+        ),
         ("#!/bin/sh\necho of this folder\n", (0, "of this folder\n", "")),
-        ("#!/no/interpreter\n", (126, "", "dlrun: ./ls does not start: No such file or directory")),
+        (
+            "#!/no/interpreter\n",
+            (
+                126,
+                "",
+                "dlrun: ./ls does not start: it is there, and what its first line names is not: #!/no/interpreter",
+            ),
+        ),
     ],
 )
 def test_a_program_of_this_folder_comes_before_one_on_path_and_says_why_it_does_not_start(dlrun, tmp_path, text, said):

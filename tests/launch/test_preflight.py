@@ -74,3 +74,12 @@ def test_in_a_real_launch_the_facts_are_those_of_the_ranks(dlrun, any_mpiexec, t
     assert [f["rank"] for f in facts] == [0, 1]
     assert refusals(facts) == []
     assert all(f["shm"] > 0 and f["cpus"] and f["python"].startswith("3.") for f in facts)
+
+
+def test_more_cores_than_a_node_has_are_told():
+    ranks = [fact(rank, host=f"n{1 + rank // 2}") for rank in range(4)]
+    assert warnings(ranks, cores=2) == []
+    assert [line.partition(":")[0] for line in warnings(ranks, cores=3)] == ["n1", "n2"]
+    assert warnings(ranks, cores=3)[0].startswith(
+        "n1: --cores 3 for 2 of the ranks needs 6 cores, and 4 CPUs are there"
+    )

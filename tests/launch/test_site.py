@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dlrun.launch import site
 from dlrun.launch.site import Allocation, allocated, allocation
 
 
@@ -41,3 +42,15 @@ def test_the_nodes_of_an_allocation_are_named_once_each_in_its_order(tmp_path):
     assert allocated({"PBS_JOBID": "7", "PBS_NODEFILE": str(tmp_path / "nodes")}) == ("n2", "n1")
     assert allocated({"PE_HOSTFILE": str(tmp_path / "slots")}) == ("n3", "n1")
     assert allocated({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 4 n2 2"}) == (), "jsrun takes no hosts"
+
+
+@pytest.mark.parametrize("does", ["exec sleep 60", "echo 'slurm: no such file' >&2; exit 1", ""])
+def test_a_program_that_does_not_answer_says_nothing_and_stops_nobody(monkeypatch, tmp_path, does):
+    monkeypatch.setattr(site, "_ANSWERS", 0.2)
+    for name in ("srun", "flux", "scontrol"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n" if does else "")
+        (tmp_path / name).chmod(0o755)
+    assert site.pmi_types(str(tmp_path / "srun")) == ()
+    assert site.flux_nodes(str(tmp_path / "flux")) == 0
+    assert site.recognise(str(tmp_path / "srun")) is None
+    assert allocated({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "PATH": str(tmp_path)}) == ()
