@@ -174,3 +174,38 @@ def test_a_function_that_shows_a_count_of_steps_shows_a_number_of_epochs_as_it_i
     assert not ported.doubts
     shown = [started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)]
     assert shown[0] == shown[1] and "epoch,2" in shown[0]
+
+
+FROM_ONE = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randn(96, 1)), 8)
+def forever():
+    while True:
+        yield from loader
+batches = forever()
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+N, done = 36, 0
+for step in range(1, N + 1):
+    x, y = next(batches)
+    loss = (model(x) - y).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    done += 1
+    if step % 12 == 0:
+        print("step", step)
+print("first", step, done, step / N)
+for x, y in loader:
+    loss = (model(x) - y).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    done += 1
+print("both", done)
+"""
+
+
+def test_steps_that_are_counted_from_one_and_over_two_loops_are_the_serial_ones_behind_them(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(FROM_ONE)
+    ported = port(FROM_ONE)
+    (tmp_path / "dist.py").write_text(ported.text)
+    shown = [started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)]
+    assert shown[0] == shown[1] and "first 36 36 1.0\nboth 48" in shown[0] and not ported.doubts

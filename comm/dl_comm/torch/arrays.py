@@ -10,7 +10,7 @@ from torch.utils.data import Subset
 
 from dl_comm import streams
 from dl_comm.reduction.layout import Layout, note
-from dl_comm.shares import positions
+from dl_comm.shares import positions, tell_padded
 
 # What autograd calls a tensor that collects gradients, and what copies or reshapes one.
 _LEAF = "torch::autograd::AccumulateGrad"
@@ -43,6 +43,8 @@ def shard_sequence(data: Any, rank: int, n: int, batch: str = "local", equal: bo
         mine = positions(len(data), rank, n)
         return note(Share(data, mine), Layout("entries", len(data), len(mine)))
     mine = positions(len(data), rank, n, batch, equal)
+    if isinstance(data, range) and batch == "local" and equal:
+        tell_padded(len(data), n)
     share: Any
     if isinstance(data, Tensor):
         share = _as_before(data, data[mine])

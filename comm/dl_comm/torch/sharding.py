@@ -70,7 +70,7 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
     be seeded alike.
 
     *Tensors, arrays, lists, ranges, DataFrames* give the entries r, r + n, ... of axis 0, padded from the beginning
-    to equal lengths; *a map-style Dataset* gives the Subset of these; a tuple or dict of arrays is shared array by
+    to equal lengths (of a range rank 0 says so); *a map-style Dataset* gives the Subset of these; a tuple or dict of arrays is shared array by
     array; *a generator* or other iterable is read by every rank, like an IterableDataset.
 
     *Arrays that are one batch*, taken whole at every step, are shared with ``batch="global"``: where n does not divide

@@ -140,6 +140,16 @@ def ranks_that_do_not_divide_a_batch_are_told_what_is_exact():
     assert [str(w.message).split(", and")[0] for w in told] == (expected if _r == 0 else [])
 
 
+def positions_that_the_ranks_do_not_divide_are_told_once():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        shares = [list(dl.shard(range(0, 8 * (3 * _n - 1), 8))) for _ in range(2)]
+        even, whole = dl.shard(range(2 * _n)), dl.shard(range(3 * _n - 1), whole="batches")
+    expected = [f"{_n} ranks do not divide {3 * _n - 1} positions: 1 of them is taken twice"] if _r == 0 else []
+    assert [str(w.message).split(", and")[0] for w in told] == (expected if _n > 1 else [])
+    assert len(shares[0]) == 3 and len(even) == 2 and len(list(whole)) <= 3
+
+
 def _trained(model, batches, passes, accumulated=1, summed=False, overlapped=False):
     optimizer = torch.optim.SGD(model.parameters(), 0.02 / (8 if summed else 1), momentum=0.9)
     if overlapped:

@@ -306,7 +306,14 @@ class ControlFlow(Statements):
             return Value(items=(Value(self.index, scalar=True), *over.items[1:]))
         made = [ref.name.rpartition(".")[2] for ref in over.refs if isinstance(ref, Obj)]
         counts = any(name in ("range", "arange", "count") for name in made) or isinstance(node.iter, cst.Call)
-        return Value(self.index, scalar=True) if counts else Value(ENTRY)
+        return self._number(node) if counts else Value(ENTRY)
+
+    def _number(self, node: cst.For) -> Value:
+        """Return the number of an iteration: ``range(1, steps + 1)`` counts from 1."""
+        call = node.iter if isinstance(node.iter, cst.Call) else None
+        ranged = call is not None and self.script.name_of(call.func).rpartition(".")[2] in ("range", "arange")
+        from_one = ranged and len(call.args) > 1 and self.eval(call.args[0].value).const == 1  # type: ignore[union-attr]
+        return Value(self.updates if from_one else self.index, scalar=True)
 
     def _do_While(self, node: cst.While) -> None:  # noqa: N802
         shard = self.loop is None and node in self.shards.loops

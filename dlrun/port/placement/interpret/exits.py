@@ -247,7 +247,10 @@ class Exits(LibraryRows):
             else bool(before is not None and self._is_zero(before))
         )
         variable = owner is not None and owner.name.endswith("Variable") and at[1] == CONTENT
-        counts = place.adds <= {"same", "scaled"} and not zero and how == "total" and (variable or not inside)
+        serial = before is not None and before.reduced and not self.looping  # by an earlier loop, once and for all
+        counts = (
+            place.adds <= {"same", "scaled"} and not (zero or serial) and how == "total" and (variable or not inside)
+        )
         if counts and self.whole is None:
             self.counters.update((node, path.text) for path in found.get(owner if inside else at, [])[:1])
             return Value(COUNT, scalar=value.scalar)  # steps so far: all ranks hold the same number

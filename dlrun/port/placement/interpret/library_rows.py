@@ -103,7 +103,9 @@ class LibraryRows(Calls):
         place = combine(self.content(a) for a in args)
         stop = self.content(args[1] if len(args) > 1 else args[0]) if args else SAME
         if stop.kind in (Kind.COUNT, Kind.INDEX) and self.loop is None:
-            return Value(Place(Kind.SHARD), name="range", items=(Value(Place(Kind.INDEX), scalar=True),))
+            from_one = len(args) > 1 and args[0].const == 1
+            number = Value(Place(Kind.COUNT if from_one else Kind.INDEX), scalar=True)
+            return Value(Place(Kind.SHARD), name="range", items=(number,))
         made = self.new("list", node, "range", name="range")
         self.write((made, REST), Value(SAME if stop.kind is Kind.SAME else place, scalar=True))
         return Value(refs=frozenset([made]))
