@@ -43,14 +43,9 @@ def _divided(dl: str, number: cst.BaseExpression, index: bool) -> cst.BaseExpres
     """Return this rank's count for ``number``; of an iteration's number, from 0, that of the one that stands for it."""
     if not index:
         return expression("torch/steps", {"count": number}, dl=dl)
-    last = isinstance(number, cst.Integer)
-    count = (
-        cst.Integer(str(number.evaluated_value + 1))
-        if last
-        else cst.BinaryOperation(  # type: ignore[attr-defined]
-            number, cst.Add(), cst.Integer("1")
-        )
-    )
+    count: cst.BaseExpression = cst.BinaryOperation(number, cst.Add(), cst.Integer("1"))
+    if isinstance(number, cst.Integer):
+        count = cst.Integer(str(number.evaluated_value + 1))
     return expression("torch/last_step", {"count": count}, dl=dl)
 
 
