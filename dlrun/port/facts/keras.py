@@ -129,9 +129,9 @@ def _not_globally(script: Script, kinds: Kinds) -> DlrunError | None:
     """Return why a model's batches cannot be divided: what no weights make that of the whole batch."""
     stateful = [a for c in script.calls for a in c.args if a.keyword is not None and a.keyword.value == "stateful"]
     steps = [f for f in script.of(cst.FunctionDef) if is_train_step(f)]
-    own = [found for step in steps if (found := undivided(kinds, step)) is not None]
+    own = [each for step in steps if (each := undivided(kinds, step)) is not None]
     found: list[tuple[cst.CSTNode, str]] = [
-        *((node, f"steps of a model's own train_step(), {why}") for node, why in own),
+        *((node, f"steps of a model's own train_step(), {text}") for node, text in own),
         *((n, "batches that each rank makes by playing for itself") for n in script.of(cst.Assign) if plays(kinds, n)),
         *((arg, "states that go on from batch to batch") for arg in stateful if dotted(arg.value) != "False"),
     ]

@@ -17,6 +17,7 @@ from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.insert import expression, in_brackets
 from dlrun.port.placement.interpret import Interpreter, parts
 from dlrun.port.placement.interpret.machine import Sink, Tested
+from dlrun.port.placement.reached import reached
 from dlrun.port.placement.reduce import Reductions
 from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.store import Obj
@@ -93,6 +94,7 @@ class Shown:
         self.doubted: set[Why | cst.CSTNode] = set()
         self.formatted: set[cst.CSTNode] = set()
         self.agreed: set[cst.CSTNode] = set()  # the tests that all ranks answer alike by now
+        self.cut: set[cst.CSTNode] = set()  # counts at which something is only shown, divided here
         self.goes_on = False  # within a quotient whose parts are made serial one by one
         self.sink: Sink | None = None  # what is looked at
         self.lost: list[cst.CSTNode] = []  # what nothing makes serial, of the expression that is looked at
@@ -101,6 +103,9 @@ class Shown:
         """Yield what decides first, then what is shown, then the counts that meet serial numbers."""
         for tested in self.run.tests.values():
             yield from self._decided(tested)
+        for edit in reached(self.facts, self.run):
+            self.cut.add(edit.node)
+            yield edit
         for number, loop in self.run.forced.items():
             if not self._alike_in_all_calls(number):
                 yield from self._unknown(
@@ -344,7 +349,7 @@ class Shown:
         The number of an iteration is that of the last of those that it stands for where as many are behind it.
         """
         index = place.kind is Kind.INDEX
-        divided = [n for n in walk(test) if n in self.run.shards.divided]
+        divided = [n for n in walk(test) if n in self.run.shards.divided or n in self.cut]
         rests = (n for n in walk(test) if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo))
         rest = next(rests, None)
         if rest is not None:

@@ -101,6 +101,51 @@ def batches_of_any_kind_are_divided():
     )
 
 
+def a_second_fit_of_a_model_that_draws_by_itself_shuffles_arrays_alike():
+    x, y = _data(43)
+
+    class Own(keras.layers.Layer):  # may draw random numbers, which are each rank's own
+        def call(self, inputs):
+            return inputs + 0.0
+
+    def make():
+        model = _model("sgd")
+        layers = [keras.layers.Input((6,), dtype="float64"), Own(dtype="float64"), *model.layers]
+        model = keras.Sequential(layers)
+        model.compile(_OPTIMIZERS["momentum"](), "binary_crossentropy")
+        return model
+
+    def train(model):
+        fits = [model.fit(x, y, 10, 2, verbose=0).history["loss"] for _ in range(3)]
+        return {"loss": [loss for losses in fits for loss in losses]}
+
+    _agrees(make, train)
+
+
+def sequences_that_shuffle_behind_each_epoch_and_validation_go_on_alike():
+    x, y = _data(43)
+
+    class Shuffled(_SEQUENCE):
+        def __init__(self):
+            super().__init__()
+            self.order = np.arange(40)
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            rows = self.order[index * 10 : index * 10 + 10]
+            return x[rows], y[rows]
+
+        def on_epoch_end(self):
+            np.random.shuffle(self.order)
+
+    def train(model):
+        return model.fit(Shuffled(), epochs=5, verbose=0, shuffle=False, validation_data=Shuffled()).history
+
+    _agrees(lambda: _model(_OPTIMIZERS["momentum"]()), train)
+
+
 def loops_around_train_on_batch_leave_the_parameters_of_one_process():
     x, y = _data(43)
 

@@ -97,7 +97,7 @@ def _kept(flow: Flow, step: cst.FunctionDef, name: str) -> Iterator[cst.BaseExpr
                     yield node.value
         elif isinstance(node, cst.AugAssign) and _is_name(node.target, name):
             yield from _numbers(flow, step, node.value)
-        elif isinstance(node, cst.Call) and calls_method(node, "update") and _is_name(node.func.value, name):  # type: ignore[attr-defined]
+        elif isinstance(node, cst.Call) and calls_method(node, "update") and _is_name(node.func.value, name):
             for arg in node.args:
                 yield from [arg.value] if arg.keyword is not None else _numbers(flow, step, arg.value)
 

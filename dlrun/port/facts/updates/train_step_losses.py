@@ -74,7 +74,7 @@ def _losses(function: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
             value = call.args[0].value
             yield value.body if isinstance(value, cst.Lambda) else value
         elif calls_method(call, "backward") and not call.args:
-            yield call.func.value  # type: ignore[attr-defined]
+            yield call.func.value
 
 
 def _adds_up(kinds: Kinds, call: cst.Call) -> bool:

@@ -12,6 +12,7 @@ from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Value
 
 _BATCH = ("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_batch_end")
 _BEHIND = ("on_epoch_end", "on_train_end")
+_BOXES = ("list", "dict", "set", "deque")
 _AROUND = ("on_train_begin", "on_epoch_begin", *_BATCH, *_BEHIND)
 
 
@@ -60,11 +61,22 @@ class Callbacks(ControlFlow):
         at = self.script.line_of(self.script.statement_of(node))
         value = Value(refs=frozenset(stepping))
         self.over_shard(at, lambda: self._step(value, node))
+        own: set[Any] = set()
+        if self._runs_eagerly():
+            own = {r for r in self.reachable([value]) if isinstance(r, Obj) and r.kind in _BOXES} | set(stepping)
         for made in [e for e in self.exits if e not in known]:
-            if made.owner != "variable":  # metrics are summed up by fit() itself
-                del self.exits[made]
-        kept = {at: v for at, v in (self.state or {}).items() if self._is_variable(at)}
+            if made.owner != "variable" and not (made.at is not None and made.at[0] in own):
+                del self.exits[made]  # metrics are summed up by fit() itself
+        kept = {at: v for at, v in (self.state or {}).items() if self._is_variable(at) or at[0] in own}
         self.state = before | kept
+
+    def _runs_eagerly(self) -> bool:
+        """Tell whether a ``train_step()`` runs with every batch, and is not traced into a graph once."""
+        asked = [
+            a for c in self.script.calls for a in c.args if a.keyword is not None and a.keyword.value == "run_eagerly"
+        ]
+        called = any(self.script.name_of(c.func).endswith("run_functions_eagerly") for c in self.script.calls)
+        return called or any(isinstance(a.value, cst.Name) and a.value.value == "True" for a in asked)
 
     def _step(self, value: Value, node: cst.CSTNode) -> None:
         self.dunder(value, "train_step", [Value(ENTRY)], node)

@@ -300,7 +300,8 @@ class Loops(Exits):
     def _hoped_uniform(self, at: Location, value: Value, before: Value) -> bool | None:
         """Tell whether to try what ``at`` carries as one number on all ranks, or to give that up; None: as it was.
 
-        ``if error < best: best = error`` asks for what it sets: alike on all ranks if both are.
+        ``if error < best: best = error`` asks for what it sets: alike on all ranks if both are. Likewise
+        ``if seen > 9 and not told: told = True``.
         """
         if at in self._hoped:
             if self._hoped[at] and not value.place.uniform:
@@ -308,7 +309,7 @@ class Loops(Exits):
                 return False
             return None
         if (
-            value.place.kind is Kind.UNKNOWN
+            value.place.kind in (Kind.UNKNOWN, Kind.EXTREME)
             and before.place.kind is Kind.SAME
             and before.scalar is not False
             and not before.refs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -72,7 +72,7 @@ def evaluated(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             yield Doubt(node.value, text, "medium", name="unknown-placement")
 
 
-def _is_step(facts: TensorFlowFacts, node: cst.CSTNode, made: list[cst.Call]) -> bool:
+def _is_step(facts: TensorFlowFacts, node: cst.CSTNode, made: Sequence[cst.Call]) -> bool:
     """Tell whether ``node`` reads the global step: of what is ``made`` by evaluations, or of a checkpoint."""
     assert facts.estimators is not None
     if isinstance(node, cst.Subscript):
@@ -82,14 +82,14 @@ def _is_step(facts: TensorFlowFacts, node: cst.CSTNode, made: list[cst.Call]) ->
         return False
     if calls_method(node, "get_variable_value"):
         return facts.estimators.owns(node)
-    return calls_method(node, "get", "pop") and _comes_from(facts, node.func.value, made)  # type: ignore[attr-defined]
+    return calls_method(node, "get", "pop") and _comes_from(facts, node.func.value, made)
 
 
 def _names_step(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.SimpleString) and node.evaluated_value == "global_step"
 
 
-def _comes_from(facts: TensorFlowFacts, node: cst.BaseExpression, made: list[cst.Call]) -> bool:
+def _comes_from(facts: TensorFlowFacts, node: cst.BaseExpression, made: Sequence[cst.Call]) -> bool:
     return any(o.node in made for o in facts.flow.origins(node))
 
 

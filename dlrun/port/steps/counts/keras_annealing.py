@@ -17,6 +17,7 @@ from dlrun.port.steps.counts.keras_phases import bodies
 from dlrun.port.steps.metrics import ramps
 from dlrun.port.steps.metrics.annealing import FOLLOWS, compared_with_draws, grows
 
+_BETWEEN = "it counts batches between two times, and each rank sees 1/n of them"
 _RATES = (".lr", ".learning_rate")
 
 
@@ -54,6 +55,10 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
         own = dotted(node.value) == "self" and (script.class_of(node), node.attr.value) in known
         return own or batches(node) or dotted(node).endswith("optimizer.iterations")
 
+    paced = keras_turning.cadences(facts, reads)
+    for every in (n for n in paced if n not in divided):
+        yield Edit(every, _BETWEEN, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))
+    divided = {*divided, *paced, *(n for count in paced.values() for n in walk(count))}
     found: dict[cst.CSTNode, None] = {}
     for value in (*_weights(facts, reads), *_chances(facts), *_put(facts)):
         made = computed(facts.flow, [value], reads)
@@ -74,6 +79,10 @@ def _counted(facts: KerasFacts) -> Iterator[tuple[cst.CSTNode | None, str]]:
         adds = isinstance(func, cst.Attribute) and func.attr.value == "assign_add" and bool(call.args)
         if named and adds and is_one(call.args[0].value) and dotted(func).startswith("self."):
             yield facts.script.class_of(call), dotted(func).removeprefix("self.").removesuffix(".assign_add")
+    for step in (f for f in facts.script.of(cst.FunctionDef) if f.name.value == "train_step"):
+        for node in (n for n in walk(step.body) if isinstance(n, cst.AugAssign) and is_one(n.value)):
+            if isinstance(node.operator, cst.AddAssign) and dotted(node.target).startswith("self."):
+                yield facts.script.class_of(step), dotted(node.target).removeprefix("self.")
 
 
 def _weights(facts: KerasFacts, reads: Tells) -> Iterator[cst.BaseExpression]:

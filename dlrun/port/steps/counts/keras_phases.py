@@ -13,6 +13,7 @@ from dlrun.port.facts.updates.rates import ORDER, is_least
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts.bounds import compared
+from dlrun.port.steps.counts.conditions import divided
 from dlrun.port.steps.counts.keras_schedules import of_batches
 from dlrun.port.steps.counts.update_counts import bare
 from dlrun.port.steps.metrics.annealing import COMPARES
@@ -60,6 +61,25 @@ def bodies(facts: KerasFacts) -> dict[cst.CSTNode, None]:
     """Return the bodies of every train_step(), and of the functions that it calls."""
     trains = (f for f in facts.script.of(cst.FunctionDef) if f.name.value == "train_step")
     return dict.fromkeys(body for f in trains for body in facts.flow.bodies(f.body))
+
+
+def cadences(facts: KerasFacts, counts: Tells) -> dict[cst.BaseExpression, cst.BaseExpression]:
+    """Return every how many steps a train_step() does something, each with the count that it divides.
+
+    ``if self.seen % 100 == 0:``, and ``tf.cond(self.seen % 100 == 0, ...)``.
+    """
+    found: dict[cst.BaseExpression, cst.BaseExpression] = {}
+    for node in (n for body in bodies(facts) for n in walk(body)):
+        test = node.test if isinstance(node, (cst.If, cst.IfExp)) else None
+        if isinstance(node, cst.Call) and node.args and facts.script.name_of(node.func).endswith("tensorflow.cond"):
+            test = node.args[0].value
+        for n in walk(test) if test is not None else ():
+            found |= {
+                every: count
+                for count, every in (divided(n) if isinstance(n, cst.BaseExpression) else ())
+                if counts(bare(facts, count))
+            }
+    return found
 
 
 def _in_steps(facts: KerasFacts, counts: Tells) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:

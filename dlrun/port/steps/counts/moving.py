@@ -16,6 +16,7 @@ from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, walk
 from dlrun.port.steps.counts import shrinking
 from dlrun.port.steps.counts.changing_rates import FORGETS, compound, is_told
+from dlrun.port.steps.counts.conditions import divided as divided_by
 from dlrun.port.steps.counts.counters import callers, each_update, innermost
 from dlrun.port.steps.counts.keras_schedules import of_batches
 from dlrun.port.steps.counts.step_rates import StepRates, ways
@@ -135,16 +136,23 @@ def of_numbers(
 
 def _with_batch(facts: KerasFacts, node: cst.CSTNode, depth: int = 5) -> bool:
     """Tell whether ``node`` runs with every batch that Keras trains on."""
-    ups = facts.script.above(node)
+    ups = list(facts.script.above(node))
     around = next((u for u in ups if isinstance(u, cst.FunctionDef) or u in facts.loops), None)
     if isinstance(around, (cst.For, cst.While)):
         return not any(n in facts.loops for n in walk(around.body))
     if not isinstance(around, cst.FunctionDef):
         return False
+    if any(isinstance(up, cst.If) and _at_times(up.test) for up in ups if facts.script.inside(up, around)):
+        return False  # as often as in the serial run
     if of_batches(facts, node) or around.name.value == "train_step":
         return True
     calls = facts.flow.callers(around) if depth else []
     return bool(calls) and all(_with_batch(facts, call, depth - 1) for call in calls)
+
+
+def _at_times(test: cst.BaseExpression) -> bool:
+    """Tell whether ``test`` asks for every so many-th: ``step % 100 == 0``."""
+    return any(divided_by(n) for n in walk(test) if isinstance(n, cst.BaseExpression))
 
 
 def _doubt(facts: ScriptFacts, node: cst.CSTNode, when: str, danger: Danger, what: str = "weights") -> Doubt:

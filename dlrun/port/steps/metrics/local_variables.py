@@ -11,7 +11,6 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import TensorFlowKinds, plain
-from dlrun.port.facts.models.train_steps import logged
 from dlrun.port.facts.taint import Taint
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.program.script import argument, calls_method, dotted, walk
@@ -153,10 +152,9 @@ class OwnVariables:
                 is_same(self.facts, n, state) if name is None else isinstance(n, cst.Attribute) and n.attr.value == name
             )
         ]
-        shown = [n for step in self._calls for n in logged(self.facts.flow, step)]
         reads = [n for n in reads if not isinstance(self.script.parents[n], cst.AssignTarget)]
-        reads = [n for n in reads if not any(self.script.inside(n, log) for log in shown)]
-        if any(self.script.function_of(n) in self._calls for n in reads):
+        layers = [f for f in self._calls if f.name.value != "train_step"]  # which may show, or hand on, what it reads
+        if any(self.script.function_of(n) in layers for n in reads):
             return True
         follows = Taint(self.script, self.kinds, reads)
         return any(follows(c.args[0].value) for c in self.script.calls if calls_method(c, *_LOSSES) and c.args)
