@@ -104,7 +104,7 @@ def batches_of_any_kind_are_divided():
 def a_second_fit_of_a_model_that_draws_by_itself_shuffles_arrays_alike():
     x, y = _data(43)
 
-    class Own(keras.layers.Layer):  # may draw random numbers, which are each rank's own
+    class Own(keras.layers.Layer):  # may draw random numbers, which are local
         def call(self, inputs):
             return inputs + 0.0
 

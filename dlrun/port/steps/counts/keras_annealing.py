@@ -55,7 +55,7 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
         own = dotted(node.value) == "self" and (script.class_of(node), node.attr.value) in known
         return own or batches(node) or dotted(node).endswith("optimizer.iterations")
 
-    paced = keras_turning.cadences(facts, reads)
+    paced = keras_phases.cadences(facts, reads)
     for every in (n for n in paced if n not in divided):
         yield Edit(every, _BETWEEN, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))
     divided = {*divided, *paced, *(n for count in paced.values() for n in walk(count))}

@@ -86,10 +86,11 @@ def turns(facts: ScriptFacts) -> list[_Turn]:
     """
     script, found = facts.script, list[_Turn]()
     for node in script.nodes:
-        acts = (isinstance(node, cst.For) and sorts_out(facts, node)) or (
-            isinstance(node, cst.With) and _locks(facts, node) and not _works_together(facts, node)
-        )
-        if acts and not any(script.inside(node, o) for o in found):
+        if isinstance(node, cst.For):
+            acts = sorts_out(facts, node)
+        else:
+            acts = isinstance(node, cst.With) and _locks(facts, node) and not _works_together(facts, node)
+        if isinstance(node, (cst.For, cst.With)) and acts and not any(script.inside(node, o) for o in found):
             found.append(node)
         if not isinstance(node, (cst.If, cst.Try)) or (isinstance(node, cst.If) and not looks(facts, node.test)):
             continue
