@@ -32,7 +32,7 @@ def refusals(facts: Sequence[Mapping[str, Any]]) -> list[str]:
 def warnings(facts: Sequence[Mapping[str, Any]], nodes: int = 1, local: bool = False, cores: int = 0) -> list[str]:
     """Return what will be slow, or fail later, one line for each host and reason; ``nodes`` are to run the ranks.
 
-    Of the GPUs of this machine alone (``local``) it was told before the start. ``cores`` are what each rank was to have.
+    Of the GPUs of this machine alone (``local``) it was told before the start. ``cores``: what each rank was to have.
     """
     found = []
     hosts: dict[str, list[Mapping[str, Any]]] = {}
