@@ -111,20 +111,18 @@ def _run(
         from dlrun.apart.run import Apart  # costs 8 ms
     run_dir = Path(settled.cwd, settled.run_dir)
     start = Start(settled)
-    details = spec(settled, site, start.server.addresses, start.server.token)
-    details["env"] |= variables
-    file = Path(settled.cwd, settled.spec_file)
     try:
-        _make_empty(run_dir)
-        apart = Apart(settled.cwd, run_dir) if settled.apart else None
-        details["apart"] = str(apart.place) if apart else ""
-        _write_new(file, json.dumps(details, indent=1))
-        _link_latest(settled)
-    except OSError as error:
-        start.close()
-        why = f"cannot make the run directory {run_dir}: {error.strerror}"
-        raise DlrunError(why, "start where you may write; of dlrun launch, --log-dir names another") from error
-    try:
+        details = spec(settled, site, start.server.addresses, start.server.token)
+        details["env"] |= variables
+        try:
+            _make_empty(run_dir)
+            apart = Apart(settled.cwd, run_dir) if settled.apart else None
+            details["apart"] = str(apart.place) if apart else ""
+            _write_new(Path(settled.cwd, settled.spec_file), json.dumps(details, indent=1))
+            _link_latest(settled)
+        except OSError as error:
+            why = f"cannot make the run directory {run_dir}: {error.strerror}"
+            raise DlrunError(why, "start where you may write; of dlrun launch, --log-dir names another") from error
         with apart or nullcontext():
             start.begin(line, os.environ)
             from dlrun.launch.process import Run  # while the ranks start

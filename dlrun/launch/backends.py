@@ -97,8 +97,6 @@ def srun(plan: LaunchPlan, site: Site) -> Flags:
         yield Flag((f"--gpus-per-node={gpus * (plan.per_node or 1)}",), why)
     if plan.hosts and not uneven:
         yield Flag(("-w", ",".join(host.name for host in plan.hosts)), "the hosts")
-    if dict(plan.env).get("DLRUN_ATTEMPT", "1") != "1" and _since(plan, 20, 11):
-        yield Flag(("--overlap",), "a step whose node was lost holds its cores until Slurm misses that node")
     yield Flag(("--kill-on-bad-exit=1",), "a rank that fails ends the job")
     yield Flag(("--wait=0",), "ranks that end early are no failure")
     yield Flag(("--unbuffered", "--input=none", "--export=ALL"), "output at once; no input; our environment")
@@ -220,13 +218,6 @@ BACKENDS = {
 def _program(plan: LaunchPlan) -> Flag:
     assert plan.launcher
     return Flag((plan.launcher.path,), "the launcher" + (f": {plan.launcher.why}" if plan.launcher.why else ""))
-
-
-def _since(plan: LaunchPlan, *release: int) -> bool:
-    """Return whether the launcher is of this release or a later one; of one that tells none it is taken to be."""
-    assert plan.launcher
-    numbers = tuple(int(part) for part in plan.launcher.version.split(".")[:2] if part.isdigit())
-    return not numbers or numbers >= release
 
 
 def _hosts(plan: LaunchPlan) -> str:

@@ -48,6 +48,9 @@ def command(plan: LaunchPlan, site: Site) -> Command:
     backend = BACKENDS[plan.launcher.backend]
     unset = tuple(sorted(name for name in site.env if name.startswith(_STALE)))
     settings, dropped = backend.env(plan, site)
+    if site.allocation.system == "slurm" and dict(plan.env).get("DLRUN_ATTEMPT", "1") != "1":
+        # A step whose node was lost holds its cores until Slurm misses that node; other launchers start by srun, too.
+        settings = {**settings, "SLURM_OVERLAP": "1"}
     unset += tuple(name for name in dropped if name in site.env and name not in unset)
     native = [Flag(plan.native, "--native")] if plan.native else []
     return Command((*backend.flags(plan, site), *native, Flag(plan.shim, "what every rank runs")), settings, unset)

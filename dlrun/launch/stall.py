@@ -18,7 +18,7 @@ _COMMUNICATION = ("dl_comm", "ml_comm", "mpi4py", "torch/distributed", "horovod"
 _LOOK_AGAIN = 2.0  # seconds between the two looks at where the ranks stand
 _SOON = 1.5  # the same, once a rank is suspect
 _SUSPECT = 0.5  # seconds from the end of a rank that said nothing to the first of them
-_COMPUTES, _WORKS = 0.2, 0.03  # processor time in a second that says so of a rank, of the processes that it started
+_COMPUTES, _WORKS = 0.2, 0.1  # processor time in a second that says so of a rank, of the processes that it started
 _SHOWN = 12  # frames of a missing rank's stack
 
 
@@ -28,7 +28,7 @@ class Stack(NamedTuple):
     ``call`` is the exchange that dl_comm says it is in: "call 12 of team 0: gradients (mean) of weight (64, 3)", and
     ``begun`` how many it has begun: who computes in one line for long, and is in none, may move all the same.
     ``seconds``: when it was seen, and the processor time of it and of what it has started until then; ``child`` is the
-    busiest of these. ``mpi``: whether it has loaded one.
+    busiest of these. ``spins``: whether it has loaded what spins while it waits: an MPI, a GPU's driver.
     """
 
     rank: int
@@ -41,7 +41,7 @@ class Stack(NamedTuple):
     stopped: bool = False
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
     child: str = ""
-    mpi: bool = False
+    spins: bool = False
     computes: bool = False
     has_others_work: bool = False
 
@@ -54,21 +54,21 @@ class Stack(NamedTuple):
         """Return this with what the processor time since an earlier look says: it and its processes work, or wait."""
         time_, own, below = (now - then for now, then in zip(self.seconds, before.seconds, strict=True))
         own_line = time_ > 0 and not (self.waits or self.stopped)
-        return self._replace(
-            computes=own_line and own > _COMPUTES * time_, has_others_work=own_line and below > _WORKS * time_
-        )
+        computes = own > _COMPUTES * time_  # then it does not wait for what it has started
+        others = not computes and below > _WORKS * time_
+        return self._replace(computes=own_line and computes, has_others_work=own_line and others)
 
     @property
     def works(self) -> bool:
-        """Whether it makes progress for all that is known; of a rank with MPI that cannot be, for MPI spins."""
-        return self.has_others_work or (self.computes and not self.mpi)
+        """Whether it makes progress for all that is known; of a rank that may spin that cannot be."""
+        return self.has_others_work or (self.computes and not self.spins)
 
     @property
     def doing(self) -> str:
         """What it does there, where it does more than wait."""
         if self.has_others_work:
             return f", and waits for its process {self.child}, which computes"
-        unsure = ", or spins in MPI: that looks the same" if self.mpi else ""
+        unsure = ", or spins while it waits for others: that looks the same" if self.spins else ""
         return f", and computes{unsure}" if self.computes else ""
 
     @property
@@ -141,7 +141,7 @@ class Lookout:
     def seen(self, rank: int, host: str, answer: Mapping[str, Any]) -> None:
         """Take a rank's answer: its ``pid``, ``faulthandler``'s ``dump`` and the bytes that it has ``written``."""
         if self.looks:
-            known = {name: answer[name] for name in ("pid", "written", "call", "begun", "stopped", "child", "mpi")}
+            known = {name: answer[name] for name in ("pid", "written", "call", "begun", "stopped", "child", "spins")}
             seconds = (*answer["seconds"],)
             self.looks[-1][rank] = Stack(rank, host, frames=frames(answer["dump"]), seconds=seconds, **known)
             if len(self.looks) == 2 and len(self.looks[1]) == len(self.looks[0]) == self.asked:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 
 _LIBRARIES = ("/libmpi", "/libnccl", "/librccl", "/libccl", "/libfabric", "/libucp")
+_OF_GPUS = ("/libcuda.so", "/libamdhip64", "/libze_loader")
 _ESTABLISHED = "01"
 
 
-def loads_mpi(pid: int) -> bool:
-    """Return whether process ``pid`` has loaded an MPI; True where that cannot be known."""
+def may_spin(pid: int) -> bool:
+    """Return whether process ``pid`` has loaded what spins while it waits for others, or for a GPU that does.
+
+    True where that cannot be known.
+    """
     try:
         with open(f"/proc/{pid}/maps") as file:  # noqa: PTH123
-            return "/libmpi" in file.read()
+            loaded = file.read()
     except OSError:
         return True
+    return any(library in loaded for library in (*_LIBRARIES, *_OF_GPUS))
 
 
 def talks(pid: int) -> bool:

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from dlrun.rank import saving, wire
-from dlrun.rank.communicating import loads_mpi, talks
+from dlrun.rank.communicating import may_spin, talks
 from dlrun.rank.log import TAIL, Log, crashed_at
 from dlrun.rank.proc import catches, children, seconds_of, stopped, unlink_forsaken, unlink_segments
 from dlrun.rank.script import EARLY_WARNINGS, STACK_SIGNAL
@@ -214,7 +214,7 @@ class Watcher:
                 "written": self.log.size(),
                 "seconds": [time.monotonic(), own, below],
                 "child": child,
-                "mpi": loads_mpi(self.script),
+                "spins": may_spin(self.script),
             },
         )
 

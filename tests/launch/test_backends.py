@@ -69,12 +69,11 @@ def test_srun_shows_all_gpus_also_where_the_job_asked_for_them_by_the_task():
     assert line("srun", where).unset == ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
 
 
-@pytest.mark.parametrize(("version", "overlaps"), [("22.05.8", True), ("20.11", True), ("20.02.7", False), ("", True)])
-def test_srun_does_not_wait_for_the_step_of_an_attempt_before_whose_node_was_lost(monkeypatch, version, overlaps):
-    monkeypatch.setattr(Site, "launchers", lambda self: iter([Launcher("/bin/srun", "srun", version)]))
-    env = (("DLRUN_ATTEMPT", "2"),)
-    assert ("--overlap" in words("srun", SLURM, ranks=4, hosts=(Host("n1"),), env=env)) == overlaps
-    assert "--overlap" not in words("srun", SLURM, ranks=8, env=(("DLRUN_ATTEMPT", "1"),))
+@pytest.mark.parametrize("backend", ["srun", "mpich", "openmpi"])
+def test_in_a_slurm_job_no_start_waits_for_the_step_of_an_attempt_before_whose_node_was_lost(backend):
+    again, first = (line(backend, SLURM, ranks=4, env=(("DLRUN_ATTEMPT", number),)) for number in "21")
+    assert again.set["SLURM_OVERLAP"] == "1" and "SLURM_OVERLAP" not in first.set
+    assert "SLURM_OVERLAP" not in line(backend, ranks=4, env=(("DLRUN_ATTEMPT", "2"),)).set
 
 
 def test_srun_names_the_hosts():

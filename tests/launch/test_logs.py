@@ -87,7 +87,7 @@ def test_tee_as_torchrun_has_it_shows_all_ranks(words: str):
     assert translate([*words.split(), "-n", "2", "t.py"], {"-n", "--tee"}, 0, 8)[0] == [
         "--show",
         "all",
-        "-n",
+        "--ranks",
         "2",
         "t.py",
     ]

@@ -60,7 +60,7 @@ def test_once_all_have_answered_twice_there_is_nothing_to_wait_for():
     lookout = Lookout(0.0)
     lookout.asked = 2
     answer = {"pid": 1, "dump": DUMP, "call": "", "begun": "", "stopped": False, "written": 0}
-    answer |= {"seconds": [1.0, 0.0, 0.0], "child": "", "mpi": False}
+    answer |= {"seconds": [1.0, 0.0, 0.0], "child": "", "spins": False}
     for _ in range(2):
         assert lookout.look()
         for rank in range(2):
@@ -200,16 +200,17 @@ def test_a_rank_whose_process_computes_is_told_and_left_to_go_on_and_one_whose_p
 
 
 @pytest.mark.parametrize(
-    ("own", "below", "mpi", "works", "told"),
+    ("own", "below", "spins", "works", "told"),
     [
         (0.0, 0.0, False, False, ""),
         (1.9, 0.0, False, True, ", and computes"),
-        (1.9, 0.0, True, False, ", and computes, or spins in MPI: that looks the same"),
+        (1.9, 0.0, True, False, ", and computes, or spins while it waits for others: that looks the same"),
+        (1.9, 0.9, True, False, ", and computes, or spins while it waits for others: that looks the same"),
         (0.0, 0.9, True, True, ", and waits for its process 7 (sort), which computes"),
     ],
 )
-def test_a_rank_works_where_it_or_what_it_started_used_the_processor_between_the_looks(own, below, mpi, works, told):
-    before = stack(1, "/home/me/data.py:7 read")._replace(seconds=(100.0, 5.0, 1.0), child="7 (sort)", mpi=mpi)
+def test_a_rank_works_where_it_or_what_it_started_used_the_processor_between_the_looks(own, below, spins, works, told):
+    before = stack(1, "/home/me/data.py:7 read")._replace(seconds=(100.0, 5.0, 1.0), child="7 (sort)", spins=spins)
     seen = before._replace(seconds=(102.0, 5.0 + own, 1.0 + below)).since(before)
     assert (seen.works, seen.doing) == (works, told)
     assert verdict({0: stack(0, *frames(DUMP)), 1: seen}, 301)[1].endswith(f"data.py:7 read{told}")
