@@ -222,7 +222,8 @@ for epoch in range(2):
         loss = (model(x) - y).pow(2).mean()
         opt.zero_grad(); loss.backward(); opt.step()
         if i % 6 == 5:
-            print(f"[{epoch}, {i + 1}] {i * len(x)}/{len(loader.dataset)} ({100.0 * i / len(loader):.1f}%)", len(x) * (i + 1))
+            print(f"[{epoch}, {i + 1}] {i * len(x)}/{len(loader.dataset)} ({100.0 * i / len(loader):.1f}%)")
+            print(len(x) * (i + 1))
 """
 
 
@@ -231,4 +232,4 @@ def test_samples_and_percent_so_far_at_the_last_of_so_many_steps_are_the_serial_
     ported = port(LAST_OF_SIX)
     (tmp_path / "dist.py").write_text(ported.text)
     shown = [started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=3)]
-    assert shown[0] == shown[1] and "[1, 12] 44/96 (45.8%) 48" in shown[0] and not ported.doubts
+    assert shown[0] == shown[1] and "[1, 12] 44/96 (45.8%)\n48" in shown[0] and not ported.doubts

@@ -70,8 +70,8 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
     be seeded alike.
 
     *Tensors, arrays, lists, ranges, DataFrames* give the entries r, r + n, ... of axis 0, padded from the beginning
-    to equal lengths (of a range rank 0 says so); *a map-style Dataset* gives the Subset of these; a tuple or dict of arrays is shared array by
-    array; *a generator* or other iterable is read by every rank, like an IterableDataset.
+    to equal lengths (of a range rank 0 says so); *a map-style Dataset* gives the Subset of these; a tuple or dict of
+    arrays is shared array by array; *a generator* or other iterable is read by every rank, like an IterableDataset.
 
     *Arrays that are one batch*, taken whole at every step, are shared with ``batch="global"``: where n does not divide
     their length, entries are repeated, each as often as the others, so that the mean over ranks of a mean over samples
