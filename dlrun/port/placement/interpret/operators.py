@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.interpret.expressions import Expressions
+from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import REST, Obj
 from dlrun.port.placement.values import (
     BENT_COUNT,
@@ -327,9 +328,46 @@ class Operators(Expressions):
         self.tested(node)
         if test.const is not NOTHING:
             return self.eval(node.body if test.const else node.orelse)
-        value = join(self.eval(node.body), self.eval(node.orelse))
-        place = SAME if self.of_iteration(node.test) else self.content(test)
+        body, orelse = self.eval(node.body), self.eval(node.orelse)
+        value, agreed = join(body, orelse), self.of_iteration(node.test)
+        row = self._row_of_choice(node)
+        if row is not None and not self.shards.parts:
+            return self.reduced(row, [body, orelse], {}, node)
+        if row is not None and (kept := self._kept_of_parts(node, body, orelse)) is not None:
+            return kept
+        place = SAME if agreed else self.content(test)
         return value if place.uniform or self.loop is None else value.at(combine([place, self.content(value)]))
+
+    def _row_of_choice(self, node: cst.IfExp) -> Row | None:
+        """Return whether ``x if x < low else low`` is the lesser or the greater of two; None where it is neither."""
+        test = node.test
+        if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+            return None
+        operator_ = test.comparisons[0].operator
+        less = isinstance(operator_, (cst.LessThan, cst.LessThanEqual))
+        sides = [self.script.code(test.left), self.script.code(test.comparisons[0].comparator)]
+        chosen = [self.script.code(node.body), self.script.code(node.orelse)]
+        if not (less or isinstance(operator_, (cst.GreaterThan, cst.GreaterThanEqual))) or sides[0] == sides[1]:
+            return None
+        if sorted(sides) != sorted(chosen):
+            return None
+        return Row.MIN if less is (chosen[0] == sides[0]) else Row.MAX
+
+    def _kept_of_parts(self, node: cst.IfExp, body: Value, orelse: Value) -> Value | None:
+        """Return the extreme so far of whole iterations, of which ranks have parts; None of anything else."""
+        compared = node.test.comparisons[0].comparator if isinstance(node.test, cst.Comparison) else None
+        for mine, value, other in ((node.body, body, orelse), (node.orelse, orelse, body)):
+            if not other.place.untouched or self.content(value).kind is not Kind.ENTRY or not value.scalar:
+                continue
+            first = self.script.code(mine) == self.script.code(node.test.left)  # type: ignore[attr-defined]
+            self.force(node.test.left if first else compared, value)  # type: ignore[attr-defined]
+            if self.force(mine, value).place == SAME:
+                return Value(replace(other.place, adds=frozenset({"same"})), scalar=True)
+        return None
+
+    def reduced(self, row: Row, args: list[Value], keywords: dict[str, Value], node: cst.CSTNode) -> Value:
+        """Return the extreme of several values; see ``libraries``."""
+        raise NotImplementedError
 
     def of_iteration(self, test: cst.BaseExpression) -> bool:
         """Let the numbers that a test compares be those of the iteration, where ranks have parts of it; tell whether.
