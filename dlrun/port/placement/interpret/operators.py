@@ -32,10 +32,12 @@ from dlrun.port.placement.values import (
     power,
     unknown,
 )
+from dlrun.port.program.script import dotted
 
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
+_FINITE = ("isfinite", "isnan", "isinf")
 _UNIONS = (cst.BitOr, cst.BitOrAssign)
 _FLAGS = (*_UNIONS, cst.BitAnd, cst.BitAndAssign)
 _COMPARES: dict[type[Any], Any] = {
@@ -184,11 +186,18 @@ class Operators(Expressions):
         if place.kind is not Kind.RUN or "lag" in other.adds or place.adds - run.adds - {"entry", "same", "decayed"}:
             return place
         how = parts.added(other, self.apart)
+        if how == "summed" and self._by_a_test_of_parts(other):
+            how = "bent"
         if how == "bent":
             sides = _sides(node)
             how = "same" if self.force(sides[run is a], Value(other)).place == SAME else "bent"
         how = "entry" if how == "summed" and self.shards.episodes else how
         return replace(place, adds=run.adds | {how} | (place.adds & {"decayed"}), counts=run.counts and how == "same")
+
+    def _by_a_test_of_parts(self, other: Place) -> bool:
+        """Tell whether a number that all ranks have is added by a test of each one's part: ``if odd(loss): n += 1``."""
+        within = self.playing or self.loop is None or self.loop.inner > 0 or self.shards.episodes
+        return other.uniform and self.apart and not within
 
     def _with_length(self, op: Any, left: Value, right: Value, node: Any) -> Value | None:
         """Return what an entry over the length of a shard is: over the serial length; a loss is n times its part."""
@@ -299,7 +308,10 @@ class Operators(Expressions):
         if all(p.uniform for p in places):
             return Value(SAME, scalar=True)
         scalar = True if all(s.scalar for s in sides) else None
-        return Value(combine(places), scalar=scalar)
+        place = combine(places)
+        if self.shards.parts and scalar and place.kind is Kind.ENTRY:
+            place = self.of_episode(parts.BENT)  # that of the mean, not the mean of the ranks' answers
+        return Value(place, scalar=scalar)
 
     def keys_in(self, ref: Obj) -> Place:
         """Return the placement of a dict's keys; see ``containers``."""
@@ -380,6 +392,12 @@ class Operators(Expressions):
             return self.of_iteration(test.left) and self.of_iteration(test.right)
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
             return self.of_iteration(test.expression)
+        if isinstance(test, cst.Call) and dotted(test.func).rpartition(".")[2] in _FINITE and len(test.args) == 1:
+            with self.unrecorded():
+                number = self.eval(test.args[0].value)
+            if number.place.kind is Kind.ENTRY and number.scalar and not number.refs:
+                self.force(test.args[0].value, number)
+                return True
         compares = isinstance(test, cst.Comparison)
         sides = [test.left, *(c.comparator for c in test.comparisons)] if isinstance(test, cst.Comparison) else [test]
         with self.unrecorded():
