@@ -209,3 +209,27 @@ def test_steps_that_are_counted_from_one_and_over_two_loops_are_the_serial_ones_
     (tmp_path / "dist.py").write_text(ported.text)
     shown = [started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)]
     assert shown[0] == shown[1] and "first 36 36 1.0\nboth 48" in shown[0] and not ported.doubts
+
+
+LAST_OF_SIX = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randn(96, 1)), 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = (model(x) - y).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        if i % 6 == 5:
+            print(f"[{epoch}, {i + 1}] {i * len(x)}/{len(loader.dataset)} ({100.0 * i / len(loader):.1f}%)")
+            print(len(x) * (i + 1))
+"""
+
+
+def test_samples_and_percent_so_far_at_the_last_of_so_many_steps_are_the_serial_ones(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(LAST_OF_SIX)
+    ported = port(LAST_OF_SIX)
+    (tmp_path / "dist.py").write_text(ported.text)
+    shown = [started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=3)]
+    assert shown[0] == shown[1] and "[1, 12] 44/96 (45.8%)\n48" in shown[0] and not ported.doubts

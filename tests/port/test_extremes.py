@@ -1,9 +1,9 @@
 """The greatest and the least so far: of all ranks' samples, or of the means over the ranks."""
 
 import pytest
-from running import started
+from running import rounded, started
 
-from dlrun.port import port
+from dlrun.port import Options, port
 
 SCRIPT = """import torch
 from torch.utils.data import DataLoader
@@ -111,3 +111,33 @@ def test_what_goes_on_in_a_tuple_that_is_bound_anew_is_told_as_a_ranks_own(begin
     doubts = [d.why.partition(":")[0] for d in ported.doubts if d.name == "unknown-placement"]
     assert doubts == [shown] * told
     assert ('print("kept", dl.average(kept[1]))' in ported.text) != told
+
+
+CHOSEN = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(96, 5), torch.randint(0, 3, (96,))), 8)
+model = torch.nn.Linear(5, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+best = 1e9
+for epoch in range(2):
+    low, high = float("inf"), -1.0
+    for x, y in loader:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        opt.zero_grad(); loss.backward(); opt.step()
+        value = loss.item()
+        low = value if value < low else low
+        high = high if high >= value else value
+    best = low if low < best else best
+    print(low, high, best)
+"""
+
+
+@pytest.mark.parametrize("batch", ["local", "global"])
+def test_the_least_that_is_chosen_by_an_expression_is_the_serial_one(batch, tmp_path) -> None:
+    (tmp_path / "train.py").write_text(CHOSEN)
+    ported = port(CHOSEN, Options(batch=batch))
+    (tmp_path / "dist.py").write_text(ported.text)
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert [rounded(line) for line in mine.splitlines()] == [rounded(line) for line in serial.splitlines()]
+    assert not ported.doubts

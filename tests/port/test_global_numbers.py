@@ -136,3 +136,38 @@ def test_means_and_counts_that_are_added_up_in_one_array_are_each_reduced_its_ow
     serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
     for one, other in zip(serial.splitlines(), mine.splitlines(), strict=True):
         assert rounded(other) == rounded(one)
+
+
+TESTED = """import math
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randn(96, 1)), 8)
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+for epoch in range(2):
+    skipped = made = large = 0
+    total = 0.0
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)
+        if not math.isfinite(loss.item()):
+            skipped += 1
+            continue
+        opt.zero_grad(); loss.backward(); opt.step()
+        total += loss.item()
+        made += 1
+        large += loss.item() > 1
+    print(total / made, skipped, made, large)
+"""
+
+
+def test_iterations_that_a_test_of_the_loss_counts_are_those_of_whole_batches(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(TESTED)
+    ported = port(TESTED, Options(batch="global"))
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert not ported.doubts and "large += dl.average(loss.item()) > 1" in ported.text
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert [rounded(line) for line in mine.splitlines()] == [rounded(line) for line in serial.splitlines()]
+    odd = TESTED.replace("math.isfinite(loss.item())", "fine(loss)").replace("epoch in range(2)", "fine in fines")
+    assert [d.why.partition(":")[0] for d in port(odd, Options(batch="global")).doubts if d.name != "may-hang"]

@@ -272,13 +272,27 @@ class Shown:
             return (self._parts(node, True, place) or []) if isinstance(node, _COMPUTES) else []
         if sink.loop is None or self.goes_on:
             return [Wrap(node, how)]
+        number = self._multiplied(node)
+        if number is not None and self._asked_around(sink, INDEX) == "serial_index":
+            return [Wrap(number, "serial_index")]  # i * len(x), at the last of so many
+        asked = self._asked_around(sink, place)
+        return [Wrap(node, asked)] if asked is not None else []
+
+    def _multiplied(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return the number of an iteration that ``node`` multiplies by the size of a batch; else None."""
+        if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
+            return None
+        return next((side for side in (node.left, node.right) if self._place(side) == INDEX), None)
+
+    def _asked_around(self, sink: Sink, place: Place) -> str | None:
+        """Return what makes a count serial by the tests around what is shown, up to its loop; see ``_asked_at``."""
         for up in self.script.above(sink.call):
             asked = self._asked_at(up.test, place) if isinstance(up, cst.If) else None
             if asked is not None:
-                return [Wrap(node, asked)]
-            if up is sink.loop.node:
+                return asked
+            if sink.loop is not None and up is sink.loop.node:
                 break
-        return []
+        return None
 
     def _at_times_serial(self, node: cst.Name) -> bool:
         """Tell whether a parameter is a count in some calls of its function, and a serial number in others."""
@@ -324,6 +338,19 @@ class Shown:
                     found += self._count(side, self._place(side)) if self._counted(side) else []
             elif isinstance(n, (cst.Name, cst.Attribute)) and self._count(n, COUNT):
                 self.lost.append(n)  # of what it is the remainder, is no longer seen
+        return found
+
+    def _fractions(self, part: cst.CSTNode) -> list[Wrap]:
+        """Return what makes ``i / len(loader)`` serial at the last of so many: its parts, for i is no multiple then."""
+        if self.sink is None or self.sink.loop is None or self._asked_around(self.sink, INDEX) != "serial_index":
+            return []
+        found: list[Wrap] = []
+        for n in walk(part):
+            if not isinstance(n, cst.BinaryOperation) or not isinstance(n.operator, cst.Divide):
+                continue
+            number = next((m for m in walk(n.left) if self._place(m) == INDEX), None)
+            if self._place(n) == SAME and number is not None and self._place(n.right) == COUNT:
+                found += [Wrap(number, "serial_index"), Wrap(n.right, "serial_steps")]  # type: ignore[arg-type]
         return found
 
     def _bends(self, node: cst.BaseExpression, place: Place) -> bool:
@@ -483,7 +510,7 @@ class Shown:
             self.sink = sink
             self._note_formats(part)
             wraps = self.wraps(part, True)
-            rests = self._remainders(part)
+            rests = [*self._remainders(part), *self._fractions(part)]
             wraps = [*(wraps or ()), *rests] if rests else wraps
             for node in self.lost:
                 yield from self._unknown(node, self._place(node))

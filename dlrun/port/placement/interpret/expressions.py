@@ -28,7 +28,7 @@ from dlrun.port.placement.values import (
     power,
     unknown,
 )
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import dotted, names_in, walk
 
 
 @lru_cache(maxsize=1 << 14)  # Python's parser reads each, and an iteration over a shard is run several times
@@ -345,6 +345,7 @@ class Expressions(Machine):
         self.looping -= 1
         for _ in range(diverging):
             self.diverged.pop()
+        value = self._of_its_own(node, value)
         grown = [at for loop in _loops(node.for_in) for v in self.seen.get(loop.iter, ())[-1:] for at in self.grown(v)]
         if grown and self.state is not None and key is None:
             place = self.state[grown[0]].place
@@ -353,6 +354,27 @@ class Expressions(Machine):
         else:
             self.write((made, REST if key is None else key_of(key.const) or REST), value)
         return Value(refs=frozenset([made]))
+
+    def _of_its_own(self, node: Any, value: Value) -> Value:
+        """Return an entry of a container; lost where each iteration makes it anew of what the last one left.
+
+        So it is in ``sums = [a + b for a, b in zip(sums, new)]``: sums, entry by entry, that nothing here follows.
+        """
+        computed = node.value if isinstance(node, cst.DictComp) else node.elt
+        up = next(
+            (up for up in self.script.above(node) if isinstance(up, (cst.Assign, cst.BaseCompoundStatement))), None
+        )
+        if self.loop is None or not isinstance(up, cst.Assign) or self.content(value).kind is not Kind.ENTRY:
+            return value
+        if not any(isinstance(n, cst.BinaryOperation) for n in walk(computed)):
+            return value
+        for target in up.targets:
+            name = target.target.value if isinstance(target.target, cst.Name) else ""
+            home = self.home(name) if name and name in names_in(node) else None
+            at = (home, name)
+            if home is not None and at in self.begun and (self.state or {}).get(at) is self.begun[at]:
+                return value.at(unknown(node, "it is computed from what this rank has added up so far", at))
+        return value
 
     def _generate(self, loop: cst.CompFor) -> int:
         """Bind the names of a comprehension's loops; return how many of their tests differ between ranks."""

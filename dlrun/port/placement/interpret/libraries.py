@@ -93,7 +93,7 @@ class Libraries(Classes):
         if row in _CONTAINERS:
             return self.make(row, node, args) if row is not Row.DEQUE else self._deque(node, args)
         if row in _REDUCES and len(args) >= 1 and row is not None:
-            total = self._reduced(row, args, keywords, node)
+            total = self.reduced(row, args, keywords, node)
             table = name.endswith(".add_n") and total.place.kind is not Kind.SAME and not self.entries(args[0]).scalar
             return replace(total, scalar=None) if table else total
         handler = getattr(self, f"_row_{row.name.lower()}", None) if row is not None else None
@@ -187,7 +187,7 @@ class Libraries(Classes):
     def _deque(self, node: cst.Call, args: list[Value]) -> Value:
         return self.make(Row.DEQUE, node, args)
 
-    def _reduced(self, row: Row, args: list[Value], keywords: dict[str, Value], node: cst.CSTNode) -> Value:
+    def reduced(self, row: Row, args: list[Value], keywords: dict[str, Value], node: cst.CSTNode) -> Value:
         """Return the sum, mean or extreme of what one or several arguments hold."""
         whole = len(args) == 1 and not keywords
         first = args[0]
@@ -263,7 +263,7 @@ class Libraries(Classes):
         if row in (Row.REPLACE, Row.AS_DICT):
             return self._fields_in(row, receiver, keywords, node)
         if row in _REDUCES and row is not None:
-            return self._reduced(row, [receiver, *args], keywords, node)
+            return self.reduced(row, [receiver, *args], keywords, node)
         if row is Row.SHAPE:
             batch = self.content(receiver).kind is Kind.ENTRY
             axis = args[0].const if args else 0

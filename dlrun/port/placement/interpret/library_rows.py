@@ -186,7 +186,7 @@ class LibraryRows(Calls):
         if isinstance(first := node.args[0].value if node.args else None, cst.Lambda):
             adds = isinstance(first.body, cst.BinaryOperation) and isinstance(first.body.operator, cst.Add)
         if adds and len(args) > 1:
-            total = self._reduced(Row.SUM, args[1:2], {}, node)
+            total = self.reduced(Row.SUM, args[1:2], {}, node)
             return self.operated(cst.Add(), args[2], total, node) if len(args) > 2 else total
         return Value(combine(self.content(a) for a in args[1:]))
 

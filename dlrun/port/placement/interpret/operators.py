@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.interpret.expressions import Expressions
+from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import REST, Obj
 from dlrun.port.placement.values import (
     BENT_COUNT,
@@ -31,10 +32,12 @@ from dlrun.port.placement.values import (
     power,
     unknown,
 )
+from dlrun.port.program.script import dotted
 
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
+_FINITE = ("isfinite", "isnan", "isinf")
 _UNIONS = (cst.BitOr, cst.BitOrAssign)
 _FLAGS = (*_UNIONS, cst.BitAnd, cst.BitAndAssign)
 _COMPARES: dict[type[Any], Any] = {
@@ -187,11 +190,18 @@ class Operators(Expressions):
         if place.kind is not Kind.RUN or "lag" in other.adds or place.adds - run.adds - {"entry", "same", "decayed"}:
             return place
         how = parts.added(other, self.apart)
+        if how == "summed" and self._by_a_test_of_parts(other):
+            how = "bent"
         if how == "bent":
             sides = _sides(node)
             how = "same" if self.force(sides[run is a], Value(other)).place == SAME else "bent"
         how = "entry" if how == "summed" and self.shards.episodes else how
         return replace(place, adds=run.adds | {how} | (place.adds & {"decayed"}), counts=run.counts and how == "same")
+
+    def _by_a_test_of_parts(self, other: Place) -> bool:
+        """Tell whether a number that all ranks have is added by a test of each one's part: ``if odd(loss): n += 1``."""
+        within = self.playing or self.loop is None or self.loop.inner > 0 or self.shards.episodes
+        return other.uniform and self.apart and not within
 
     def _with_length(self, op: Any, left: Value, right: Value, node: Any) -> Value | None:
         """Return what an entry over the length of a shard is: over the serial length; a loss is n times its part."""
@@ -302,7 +312,10 @@ class Operators(Expressions):
         if all(p.uniform for p in places):
             return Value(SAME, scalar=True)
         scalar = True if all(s.scalar for s in sides) else None
-        return Value(combine(places), scalar=scalar)
+        place = combine(places)
+        if self.shards.parts and scalar and place.kind is Kind.ENTRY:
+            place = self.of_episode(parts.BENT)  # that of the mean, not the mean of the ranks' answers
+        return Value(place, scalar=scalar)
 
     def keys_in(self, ref: Obj) -> Place:
         """Return the placement of a dict's keys; see ``containers``."""
@@ -331,9 +344,46 @@ class Operators(Expressions):
         self.tested(node)
         if test.const is not NOTHING:
             return self.eval(node.body if test.const else node.orelse)
-        value = join(self.eval(node.body), self.eval(node.orelse))
-        place = SAME if self.of_iteration(node.test) else self.content(test)
+        body, orelse = self.eval(node.body), self.eval(node.orelse)
+        value, agreed = join(body, orelse), self.of_iteration(node.test)
+        row = self._row_of_choice(node)
+        if row is not None and not self.shards.parts:
+            return self.reduced(row, [body, orelse], {}, node)
+        if row is not None and (kept := self._kept_of_parts(node, body, orelse)) is not None:
+            return kept
+        place = SAME if agreed else self.content(test)
         return value if place.uniform or self.loop is None else value.at(combine([place, self.content(value)]))
+
+    def _row_of_choice(self, node: cst.IfExp) -> Row | None:
+        """Return whether ``x if x < low else low`` is the lesser or the greater of two; None where it is neither."""
+        test = node.test
+        if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+            return None
+        operator_ = test.comparisons[0].operator
+        less = isinstance(operator_, (cst.LessThan, cst.LessThanEqual))
+        sides = [self.script.code(test.left), self.script.code(test.comparisons[0].comparator)]
+        chosen = [self.script.code(node.body), self.script.code(node.orelse)]
+        if not (less or isinstance(operator_, (cst.GreaterThan, cst.GreaterThanEqual))) or sides[0] == sides[1]:
+            return None
+        if sorted(sides) != sorted(chosen):
+            return None
+        return Row.MIN if less is (chosen[0] == sides[0]) else Row.MAX
+
+    def _kept_of_parts(self, node: cst.IfExp, body: Value, orelse: Value) -> Value | None:
+        """Return the extreme so far of whole iterations, of which ranks have parts; None of anything else."""
+        compared = node.test.comparisons[0].comparator if isinstance(node.test, cst.Comparison) else None
+        for mine, value, other in ((node.body, body, orelse), (node.orelse, orelse, body)):
+            if not other.place.untouched or self.content(value).kind is not Kind.ENTRY or not value.scalar:
+                continue
+            first = self.script.code(mine) == self.script.code(node.test.left)  # type: ignore[attr-defined]
+            self.force(node.test.left if first else compared, value)  # type: ignore[attr-defined]
+            if self.force(mine, value).place == SAME:
+                return Value(replace(other.place, adds=frozenset({"same"})), scalar=True)
+        return None
+
+    def reduced(self, row: Row, args: list[Value], keywords: dict[str, Value], node: cst.CSTNode) -> Value:
+        """Return the extreme of several values; see ``libraries``."""
+        raise NotImplementedError
 
     def of_iteration(self, test: cst.BaseExpression) -> bool:
         """Let the numbers that a test compares be those of the iteration, where ranks have parts of it; tell whether.
@@ -346,6 +396,12 @@ class Operators(Expressions):
             return self.of_iteration(test.left) and self.of_iteration(test.right)
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
             return self.of_iteration(test.expression)
+        if isinstance(test, cst.Call) and dotted(test.func).rpartition(".")[2] in _FINITE and len(test.args) == 1:
+            with self.unrecorded():
+                number = self.eval(test.args[0].value)
+            if number.place.kind is Kind.ENTRY and number.scalar and not number.refs:
+                self.force(test.args[0].value, number)
+                return True
         compares = isinstance(test, cst.Comparison)
         sides = [test.left, *(c.comparator for c in test.comparisons)] if isinstance(test, cst.Comparison) else [test]
         with self.unrecorded():
