@@ -63,9 +63,8 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
         names = [name for name in unfolded(self.model) if name in logs]
         if names and not self._told:
             self._told = True
-            tell(
-                f"fit() shows the mean over the ranks of {', '.join(names)}: say by fold_over_ranks how it comes together"
-            )
+            text = ", ".join(names)
+            tell(f"fit() shows the means over the ranks of {text}: fold_over_ranks says how they come together")
 
     def _average(self, when: str, logs: dict[str, Any]) -> None:
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
