@@ -75,7 +75,7 @@ def test_batches_that_are_no_loaders_are_refused():
     assert "dl.shard(range(0, 900, 9))" in port(source).text
     with pytest.raises(DlrunError, match=r"script:7: --batch global divides the batches of a DataLoader; .* by number"):
         port(source, GLOBAL)
-    with pytest.raises(DlrunError, match="leaves its loop to an Estimator"):
+    with pytest.raises(DlrunError, match="its model is made out of sight"):
         port("import tensorflow as tf\ntf.estimator.Estimator(model_fn).train(input_fn)\n", GLOBAL)
 
 

@@ -31,6 +31,9 @@ class Own(keras.Model):
         self.done += 1
         {body}
 
+    def copy(self):
+        self.other.assign(self.dense.kernel)
+
 
 model = Own()
 model.compile("sgd"{eagerly})

@@ -189,7 +189,7 @@ def test_a_train_step_that_changes_its_loss_at_some_step_does_so_as_early_in_epo
     [
         ("self.seen == 1000", "self.model.part.assign(1.0)", "self.seen == dl.steps(1000)"),
         ("self.model.optimizer.iterations >= 500", "self.model.layer.trainable = False", ">= dl.steps(500)"),
-        ("self.seen == 1000", "print('late')", "self.seen == 1000"),
+        ("self.seen == 1000", "print('late')", "self.seen == dl.steps(1000)"),
     ],
 )
 def test_a_callback_that_changes_the_model_at_some_batch_does_so_as_early_in_epochs(test, body, written) -> None:

@@ -17,6 +17,9 @@ WORDS = ("sum", "max", "min")
 _ASIDE = ("__new__", "build", "get_config", "from_config", "result", "reset_state", "reset_states", "call", "__repr__")
 # What reads or changes a state otherwise than through a metric of Keras's.
 _STATE = {"append", "extend", "insert", "update", "add", "pop", "clear", "setdefault", "setattr", "result"}
+_STORED = ("STORE_ATTR", "STORE_SUBSCR", "DELETE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
+_LOADS = ("LOAD_ATTR", "LOAD_METHOD")
+_BETWEEN = ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "NOP")
 _STATE |= {"reset_state", "reset_states", "total", "count", "variables", "weights", "set_weights", "exec", "eval"}
 
 
@@ -24,13 +27,15 @@ def folds(metric: Any) -> list[tuple[Any, str]] | None:
     """Return the variables of a metric, and whether each becomes the "sum", "max" or "min" over the ranks.
 
     Those of Keras's own classes are sums: totals and counts, confusions at thresholds, matrices. So are those of a
-    class of the script's own that changes them through metrics of Keras's alone. Another class says it by an attribute,
+    class of the script's own that changes them through metrics of Keras's alone, or by ``assign_add()`` alone, of what
+    they do not hold themselves, from zero on. Another class says it by an attribute,
     ``fold_over_ranks``: one word, or a dict from a variable's name to its word. None: it does not, and nobody knows.
     """
     told = getattr(metric, "fold_over_ranks", None)
     if told is None:
         kind: Any = type(metric)
-        known = is_kerass(metric) or (isinstance(metric, keras.metrics.Metric) and _through_kerass(kind))
+        own = isinstance(metric, keras.metrics.Metric)
+        known = is_kerass(metric) or (own and (_through_kerass(kind) or _only_adds(kind, _attributes(metric))))
         return [(variable, "sum") for variable in metric.variables] if known else None
     found = [(v, told if isinstance(told, str) else told.get(plain_name(v))) for v in metric.variables]
     for variable, word in found:
@@ -75,6 +80,41 @@ def _through_kerass(kind: type) -> bool:
     return all(not _keeps(function) for name, function in functions.items() if name not in _ASIDE)
 
 
+def _attributes(metric: Any) -> frozenset[str]:
+    """Return the names of the attributes that are the metric's variables; none if some of these have no name."""
+    found = {id(held): name for name, held in vars(metric).items() if any(held is v for v in metric.variables)}
+    return frozenset(found.values()) if len(found) == len(metric.variables) else frozenset()
+
+
+@cache
+def _only_adds(kind: type, variables: frozenset[str]) -> bool:
+    """Tell whether a class of the script's own only ever adds to its ``variables``, and begins at zero."""
+    functions = dict(own_functions(kind))
+    made = _constants(functions.get("__init__"))
+    reset = [*_constants(functions.get("reset_state")), *_constants(functions.get("reset_states"))]
+    odd = "ones" in made or any(isinstance(const, (int, float)) and const for const in reset)
+    changing = [function for name, function in functions.items() if name not in _ASIDE and name != "__init__"]
+    return bool(variables) and not odd and bool(changing) and all(_adds(function, variables) for function in changing)
+
+
+def _constants(function: Any) -> list[Any]:
+    return [const for code in codes_of(function) for const in code.co_consts] if function is not None else []
+
+
+def _adds(function: Any, variables: frozenset[str]) -> bool:
+    """Tell whether all that a function does with the ``variables`` is to call ``assign_add()`` of one."""
+    codes = list(codes_of(function))
+    for code in codes:
+        names = {name for name in code.co_names if name in _STATE or name.startswith(("assign", "scatter", "getattr"))}
+        lines = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+        reads = [i for i, each in enumerate(lines) if each.opname in _LOADS and each.argval in variables]
+        if names - {"assign_add"} or any(each.opname in _STORED for each in lines):
+            return False
+        if any(lines[i + 1].opname not in _LOADS or lines[i + 1].argval != "assign_add" for i in reads):
+            return False
+    return bool(codes)
+
+
 def own_functions(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield what classes of the script's own define, from a base to what derives from it; of Keras's none."""
     for one in reversed([base for base in kind.__mro__ if base is not object and not _of_keras(base)]):
@@ -88,11 +128,10 @@ def own_functions(kind: type) -> Iterator[tuple[str, Any]]:
 def _keeps(function: Any) -> bool:
     """Tell whether a function may keep a state by itself; of what has no code, as other decorators make, it may."""
     codes = list(codes_of(function))
-    stored = ("STORE_ATTR", "STORE_SUBSCR", "DELETE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
     return (
         not codes
         or any(name in _STATE or name.startswith(("assign", "scatter")) for code in codes for name in code.co_names)
-        or any(each.opname in stored for code in codes for each in dis.get_instructions(code))
+        or any(each.opname in _STORED for code in codes for each in dis.get_instructions(code))
     )
 
 

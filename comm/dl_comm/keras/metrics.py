@@ -53,6 +53,12 @@ def _pairs(model: Any) -> list[tuple[Any, str]]:
     return list({id(variable): (variable, word) for pairs in found for variable, word in pairs or ()}.values())
 
 
+def unfolded(model: Any) -> list[str]:
+    """Return the names of the model's metrics of which nobody knows how they come together."""
+    metrics = [m for m in parts_of(getattr(model, "metrics", ())) if isinstance(m, keras.metrics.Metric)]
+    return [metric.name for metric in metrics if folds(metric) is None]
+
+
 def _values(variables: list[Any]) -> list[Any]:
     if is_in_graph():
         return list(map(np.array, keras.backend.batch_get_value(variables)))

@@ -11,7 +11,8 @@ import numpy as np
 from dl_comm import CommError, _core
 from dl_comm.keras.backend import exchange
 from dl_comm.keras.callbacks import synchronize
-from dl_comm.keras.metrics import folded_results
+from dl_comm.keras.metrics import folded_results, unfolded
+from dl_comm.rank0 import tell
 from dl_comm.ranks import get_nranks
 
 _HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
@@ -30,6 +31,7 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
 
     _results: dict[str, float] | None = None  # of the training, kept while the validation uses its metrics
     folds: Callable[[dict[str, Any] | None], None] | None = None  # what makes those of a shared validation all ranks'
+    _told = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Forget the epoch before."""
@@ -52,8 +54,17 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
             average_statistics(self.model)
             found = folded_results(self.model) if self._results is None else self._results
             logs = logs if logs is not None else {}
+            self._tell_means(logs)
             logs.update({name: value for name, value in found.items() if name in logs})
             self._average(f"epoch {epoch}", logs)
+
+    def _tell_means(self, logs: dict[str, Any]) -> None:
+        """Say once of which metrics ``fit`` shows the means over the ranks."""
+        names = [name for name in unfolded(self.model) if name in logs]
+        if names and not self._told:
+            self._told = True
+            text = ", ".join(names)
+            tell(f"fit() shows the means over the ranks of {text}: fold_over_ranks says how they come together")
 
     def _average(self, when: str, logs: dict[str, Any]) -> None:
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)

@@ -12,6 +12,7 @@ from dlrun.port.insert import expression
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import walk
+from dlrun.port.steps.counts.conditions import divided
 
 _WHY = "this counts serial steps, of which n ranks take 1/n"
 _REACHED = (cst.Equal, cst.GreaterThan, cst.GreaterThanEqual)
@@ -29,6 +30,10 @@ def reached(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
         node = tested.node
         if tested.loop is None or not isinstance(node, cst.If) or not _only_shows(node, shown):
             continue
+        for every, count in (pair for n in walk(node.test) if isinstance(n, cst.BaseExpression) for pair in _rests(n)):
+            place = _place(run, count)
+            if place is not None and _counts(place) and _is_serial(run, every) and not _is_done(run, node.test):
+                yield Edit(every, _WHY, lambda n: _divided(facts.alias, n, False))
         for test in _compared(node.test):
             number, count = test.comparisons[0].comparator, test.left
             if not isinstance(test.comparisons[0].operator, _REACHED) or _is_done(run, test):
@@ -67,11 +72,21 @@ def _only_shows(node: cst.If, shown: set[cst.Call]) -> bool:
     return bool(calls) and len(calls) + len(flags) == len(small) and node.orelse is None
 
 
+def _rests(node: cst.BaseExpression) -> list[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Return by what ``node`` divides a count, and that, where it asks for what remains: ``step % n``."""
+    counts = divided(node)
+    return [(every, count.left if _adds_one(count) else count) for count, every in counts]  # type: ignore[attr-defined]
+
+
+def _adds_one(count: cst.BaseExpression) -> bool:
+    return isinstance(count, cst.BinaryOperation) and isinstance(count.operator, cst.Add)
+
+
 def _is_flag(value: cst.BaseExpression) -> bool:
     return isinstance(value, cst.Name) and value.value in ("True", "False", "None")
 
 
-def _is_done(run: Interpreter, test: cst.Comparison) -> bool:
+def _is_done(run: Interpreter, test: cst.BaseExpression) -> bool:
     """Tell whether a part of ``test`` follows the number of ranks already."""
     return any(n in run.shards.divided or n in run.shards.counted for n in walk(test))
 

@@ -277,6 +277,41 @@ class _Doubled(keras.metrics.BinaryAccuracy):
         return super().update_state(1.0 - y_true, 1.0 - y_pred, sample_weight)
 
 
+class _Hits(keras.metrics.Metric):
+    """Adds to states of its own, by ``assign_add()`` alone."""
+
+    def __init__(self, name="hits", **options):
+        super().__init__(name=name, **options)
+        self.hits = self.add_weight(name="hits", shape=(), initializer="zeros")
+        self.rows = self.add_weight(name="rows", shape=(), initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        right = (keras.ops if KERAS_3 else __import__("tensorflow")).cast(y_pred > 0.5, "float32") * y_true
+        self.hits.assign_add((keras.ops.sum if KERAS_3 else __import__("tensorflow").reduce_sum)(right))
+        self.rows.assign_add(8.0)
+
+    def result(self):
+        return self.hits / (self.rows + 1.0)
+
+    def reset_state(self):
+        self.hits.assign(0.0)
+        self.rows.assign(0.0)
+
+
+class _Forgets(_Hits):
+    """Adds what it holds itself: no sum over the ranks."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.hits.assign_add(0.1 * (1.0 - self.hits))
+
+
+class _FromOne(_Hits):
+    """Begins at one: n ranks would count it n times."""
+
+    def reset_state(self):
+        self.hits.assign(1.0)
+
+
 class _Both(keras.metrics.Metric):
     """Holds two of Keras's."""
 
@@ -296,10 +331,25 @@ class _Both(keras.metrics.Metric):
         self.other.reset_state()
 
 
+def metrics_of_the_scripts_own_that_only_add_are_sums():
+    words = {kind.__name__: [word for _, word in folds(kind()) or ()] for kind in (_Hits, _Forgets, _FromOne)}
+    assert words == {"_Hits": ["sum", "sum"], "_Forgets": [], "_FromOne": []}, words
+    x, y = _data(16 * n)
+    model = keras.Sequential([keras.Input((3,), dtype="float32"), keras.layers.Dense(1, dtype="float32")])
+    model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[_Hits(dtype="float32")])
+    shown = dl.distribute(model).fit(x, y, 8, 1, 0, shuffle=False).history["hits"][0]
+    _same({"hits": shown}, {"hits": _serial(model, x, y, batch_size=8)["hits"]})
+
+
 def metrics_of_the_scripts_own_are_folded_where_it_is_known_how():
     x, y = _data(8 * n + 3)
     of = {"dtype": "float32"}
-    cases = [([_Worst(**of)], True), ([_Silent(**of)], False), ([_Doubled(name="d", **of), _Both(**of)], True)]
+    cases = [
+        ([_Worst(**of)], True),
+        ([_Hits(**of)], True),
+        ([_Silent(**of)], False),
+        ([_Doubled(name="d", **of), _Both(**of)], True),
+    ]
     for extra, shared in cases:
         model, seen = _model(extra), []
         batches = _Recorded(x, y, seen)

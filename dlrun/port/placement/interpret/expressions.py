@@ -286,7 +286,8 @@ class Expressions(Machine):
             picked = self.content(index)
             if owner.scalar and place.kind is Kind.ENTRY:
                 return Value(place, scalar=True)  # loss.data[0], of old
-            if self.loop is not None and picked.kind in (Kind.COUNT, Kind.INDEX) and place.kind is Kind.SAME:
+            whole = place.kind in (Kind.SAME, Kind.CLOCK)  # an order that was drawn between loops is one on all ranks
+            if self.loop is not None and picked.kind in (Kind.COUNT, Kind.INDEX) and whole:
                 return Value(ENTRY)  # this iteration's samples
             return Value(combine([place, picked]), refs=owner.refs, name="cut" if index.name == "slice" else "")
         place = self.content(index)

@@ -11,6 +11,7 @@ from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted, walk
 
 _RESTS = ("mod", "remainder", "fmod")
+_UPDATES = ("apply_gradients", "apply", "minimize", "gradient", "backward", "step")
 _COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 
 
@@ -104,6 +105,17 @@ def divided(node: cst.BaseExpression) -> list[tuple[cst.BaseExpression, cst.Base
         return [(node.left, node.right)]
     rests = isinstance(node, cst.Call) and dotted(node.func).rsplit(".", 1)[-1] in _RESTS and len(node.args) == 2
     return [(node.args[0].value, node.args[1].value)] if isinstance(node, cst.Call) and rests else []
+
+
+def is_apart(flow: Flow, body: cst.CSTNode) -> bool:
+    """Tell whether ``body`` is beside the updates: it makes none, and no part of a loss."""
+    for n in (n for part in flow.bodies(body, 3) for n in walk(part)):
+        if isinstance(n, cst.Call) and dotted(n.func).rpartition(".")[2] in _UPDATES:
+            return False
+        targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in getattr(n, "targets", ())]
+        if flow.script.inside(n, body) and any(isinstance(target, cst.Name) for target in targets):
+            return False
+    return True
 
 
 def _is_rest_of(number: cst.BaseExpression, every: cst.BaseExpression) -> bool:

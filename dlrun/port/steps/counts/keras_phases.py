@@ -13,7 +13,7 @@ from dlrun.port.facts.updates.rates import ORDER, is_least
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts.bounds import compared
-from dlrun.port.steps.counts.conditions import divided
+from dlrun.port.steps.counts.conditions import divided, is_apart
 from dlrun.port.steps.counts.keras_schedules import of_batches
 from dlrun.port.steps.counts.update_counts import bare
 from dlrun.port.steps.metrics.annealing import COMPARES
@@ -69,17 +69,22 @@ def cadences(facts: KerasFacts, counts: Tells) -> dict[cst.BaseExpression, cst.B
     ``if self.seen % 100 == 0:``, and ``tf.cond(self.seen % 100 == 0, ...)``.
     """
     found: dict[cst.BaseExpression, cst.BaseExpression] = {}
-    for node in (n for body in bodies(facts) for n in walk(body)):
-        test = node.test if isinstance(node, (cst.If, cst.IfExp)) else None
-        if isinstance(node, cst.Call) and node.args and facts.script.name_of(node.func).endswith("tensorflow.cond"):
-            test = node.args[0].value
-        for n in walk(test) if test is not None else ():
-            found |= {
-                every: count
-                for count, every in (divided(n) if isinstance(n, cst.BaseExpression) else ())
-                if counts(bare(facts, count))
-            }
+    for test in (test for body in bodies(facts) for node in walk(body) for test in _asked(facts, node)):
+        for n in (n for n in walk(test) if isinstance(n, cst.BaseExpression)):
+            found |= {every: count for count, every in divided(n) if counts(bare(facts, count))}
     return found
+
+
+def _asked(facts: KerasFacts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield the test by which ``node`` does something beside the updates."""
+    if isinstance(node, cst.If) and is_apart(facts.flow, node.body):
+        yield node.test
+    called = node.value if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call) else None
+    if called is not None and called.args and facts.script.name_of(called.func).endswith("tensorflow.cond"):
+        done = [
+            t for arg in called.args[1:] for t in facts.flow.definitions(arg.value) if isinstance(t, cst.FunctionDef)
+        ]
+        yield from [called.args[0].value] if all(is_apart(facts.flow, f.body) for f in done) else []
 
 
 def _in_steps(facts: KerasFacts, counts: Tells) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:

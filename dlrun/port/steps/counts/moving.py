@@ -17,6 +17,7 @@ from dlrun.port.program.script import argument, walk
 from dlrun.port.steps.counts import shrinking
 from dlrun.port.steps.counts.changing_rates import FORGETS, compound, is_told
 from dlrun.port.steps.counts.conditions import divided as divided_by
+from dlrun.port.steps.counts.conditions import is_apart
 from dlrun.port.steps.counts.counters import callers, each_update, innermost
 from dlrun.port.steps.counts.keras_schedules import of_batches
 from dlrun.port.steps.counts.step_rates import StepRates, ways
@@ -142,7 +143,7 @@ def _with_batch(facts: KerasFacts, node: cst.CSTNode, depth: int = 5) -> bool:
         return not any(n in facts.loops for n in walk(around.body))
     if not isinstance(around, cst.FunctionDef):
         return False
-    if any(isinstance(up, cst.If) and _at_times(up.test) for up in ups if facts.script.inside(up, around)):
+    if any(isinstance(up, cst.If) and _at_times(facts, up) for up in ups if facts.script.inside(up, around)):
         return False  # as often as in the serial run
     if of_batches(facts, node) or around.name.value == "train_step":
         return True
@@ -150,9 +151,10 @@ def _with_batch(facts: KerasFacts, node: cst.CSTNode, depth: int = 5) -> bool:
     return bool(calls) and all(_with_batch(facts, call, depth - 1) for call in calls)
 
 
-def _at_times(test: cst.BaseExpression) -> bool:
-    """Tell whether ``test`` asks for every so many-th: ``step % 100 == 0``."""
-    return any(divided_by(n) for n in walk(test) if isinstance(n, cst.BaseExpression))
+def _at_times(facts: ScriptFacts, node: cst.If) -> bool:
+    """Tell whether ``node`` asks for every so many-th, ``step % 100 == 0``, for what is beside the updates."""
+    rests = any(divided_by(n) for n in walk(node.test) if isinstance(n, cst.BaseExpression))
+    return rests and is_apart(facts.flow, node.body)
 
 
 def _doubt(facts: ScriptFacts, node: cst.CSTNode, when: str, danger: Danger, what: str = "weights") -> Doubt:

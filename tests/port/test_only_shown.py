@@ -78,3 +78,75 @@ def test_so_it_is_by_a_callback_of_keras(test, written) -> None:
 def test_ranks_that_keep_the_serial_steps_show_it_where_the_script_does() -> None:
     text = port(LOOP.format(test="step == 10", shown="step"), Options(batch="global")).text
     assert "if step == 10:" in text and 'print("reached", step)' in text
+
+
+BY_LAMBDA = """import keras
+
+
+def make(every):
+    n = 0
+
+    def after(batch, logs):
+        nonlocal n
+        n += 1
+        if n % every == 0:
+            print("batches", n)
+
+    return keras.callbacks.LambdaCallback(on_train_batch_end=after, on_epoch_end=lambda epoch, logs: print(epoch))
+
+
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, y, batch_size=8, callbacks=[make(6)])
+"""
+
+
+def test_what_a_closure_counts_is_shown_as_often_as_in_the_serial_run() -> None:
+    text = port(BY_LAMBDA).text
+    assert "if n % dl.steps(every) == 0:" in text and 'print("batches", dl.serial_steps(n))' in text
+
+
+RUNNING = """import keras
+
+
+class Progress(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.running, self.count = 0.0, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.running += logs["loss"]
+        self.count += 1
+        if batch % 10 == 0:
+            print("mean", self.running / self.count)
+
+
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, y, batch_size=8, callbacks=[Progress()])
+"""
+
+
+def test_a_sum_that_nothing_makes_serial_is_not_divided_by_a_count_of_all_ranks() -> None:
+    ported = port(RUNNING)
+    assert 'print("mean", self.running / self.count)' in ported.text
+    assert any(d.name == "unknown-placement" for d in ported.doubts)
+
+
+DRAWN = """import numpy as np
+import keras
+
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse", metrics=["mae"])
+for epoch in range(3):
+    order = np.random.permutation(96)
+    total = np.zeros(2)
+    for b in range(12):
+        rows = order[b * 8 : b * 8 + 8]
+        total += model.train_on_batch(x[rows], y[rows])
+    print(total[0] / 12, model.evaluate(x, y))
+"""
+
+
+def test_batches_by_an_order_that_is_drawn_in_each_epoch_are_those_of_an_iteration() -> None:
+    ported = port(DRAWN)
+    assert "total = dl.total(total)" in ported.text and not [d for d in ported.doubts if d.name == "unknown-placement"]
