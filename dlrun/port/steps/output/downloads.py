@@ -86,11 +86,11 @@ def turns(facts: ScriptFacts) -> list[_Turn]:
     """
     script, found = facts.script, list[_Turn]()
     for node in script.nodes:
-        acts = (isinstance(node, cst.For) and sorts_out(facts, node)) or (
-            isinstance(node, cst.With) and _locks(facts, node) and not _works_together(facts, node)
-        )
+        sorts = isinstance(node, cst.For) and sorts_out(facts, node)
+        locked = isinstance(node, cst.With) and _locks(facts, node) and not _works_together(facts, node)
+        acts = isinstance(node, (cst.For, cst.With)) and (sorts or locked)
         if acts and not any(script.inside(node, o) for o in found):
-            found.append(node)
+            found.append(node)  # type: ignore[arg-type]
         if not isinstance(node, (cst.If, cst.Try)) or (isinstance(node, cst.If) and not looks(facts, node.test)):
             continue
         if any(script.inside(node, other) for other in found):
