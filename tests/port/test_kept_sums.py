@@ -161,3 +161,46 @@ def test_sums_in_a_list_that_each_iteration_makes_anew_are_told(batch) -> None:
     source = SCRIPT.format(begin="sums = [0.0, 0]", add=add, end="print(sums)")
     told = [d.why for d in port(source, Options(batch=batch)).doubts if d.name == "unknown-placement"]
     assert told == ["sums: rank 0's own: it is computed from what this rank has added up so far"]
+
+
+LISTS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+class Ahead:
+    def __init__(self, loader):
+        self.loader, self.dataset = loader, loader.dataset
+    def __iter__(self):
+        for x, y in self.loader:
+            yield x, y
+torch.manual_seed(0)
+x = torch.randn(60, 3)
+loader = Ahead(DataLoader(TensorDataset(x[:48], x[:48].sum(1, keepdim=True)), batch_size=6, shuffle=True))
+held = Ahead(DataLoader(TensorDataset(x[48:], x[48:].sum(1, keepdim=True)), batch_size=6))
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+history = []
+def run(loader, train=True):
+    total, losses = 0.0, []
+    for a, b in loader:
+        loss = torch.nn.functional.mse_loss(model(a), b)
+        if train:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        losses.append(loss.item())
+        total += loss.item() * len(a)
+    if train:
+        history.append(losses)
+    return total / len(loader.dataset)
+for epoch in range(3):
+    print(run(loader), run(held, False), [len(h) for h in history], [sum(h) for h in history])
+"""
+
+
+def test_lists_of_earlier_epochs_stay_and_what_a_wrapper_goes_through_whole_is_added_up_once(tmp_path):
+    (tmp_path / "serial.py").write_text(LISTS)
+    (tmp_path / "ranks.py").write_text(port(LISTS).text)
+    serial = started(tmp_path, ["serial.py"])
+    assert [len(line.split()) for line in serial.splitlines()] == [4, 6, 8]
+    for two, alone in zip(started(tmp_path, ["ranks.py"], 2).splitlines(), serial.splitlines(), strict=True):
+        assert rounded(two) == pytest.approx(rounded(alone), abs=2e-3)

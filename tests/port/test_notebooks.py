@@ -64,6 +64,14 @@ def test_a_notebook_is_ported_and_trains_on_two_ranks_as_its_script_does(tmp_pat
     assert rounded(both.splitlines()[0]) == ["rows", 64.0]
 
 
+def test_what_a_notebook_displays_rank_0_shows_whatever_comes_before_its_imports(tmp_path):
+    book = tmp_path / "train.ipynb"
+    book.write_text(_book("!true\n" + START, *CELLS[1:]))
+    ported = port_file(book)
+    both, _ = ran(ported.path, tmp_path / "both", ranks=2)
+    assert both.count("[4, 1]") == 1
+
+
 @pytest.mark.parametrize(
     ("line", "becomes"),
     [

@@ -215,6 +215,11 @@ ORDER = HEAD + LOOP.replace("opt =", "{}\nopt =", 1)
             "import glob\nfiles = glob.glob('data/*')\nfiles.sort()",
         ),
         (
+            "import glob\nfiles = glob.glob('ckpt/*')\nlast = files[-1] if files else None",
+            "list files in different orders",
+            "import glob\nfiles = glob.glob('ckpt/*')\nlast = max(files, key=len) if files else None",
+        ),
+        (
             "import os\nclass Pictures:\n    def __init__(self):\n        self.files = os.listdir('data')\n"
             "    def __len__(self):\n        return len(self.files)\n"
             "    def __getitem__(self, i):\n        return self.files[i]",

@@ -44,6 +44,15 @@ def _loops(lines: str) -> str:
             "for e in range(3):\n    for x, y in loader:\n        step(x, y)\n",
         ),
         (
+            "history = [[step(*b) for b in loader] for e in range(3)]\n",
+            "history = []\nfor e in range(3):\n    history_of_one = []\n    for b in loader:\n"
+            "        history_of_one.append(step(*b))\n    history.append(history_of_one)\n",
+        ),
+        (
+            "worst = max(map(step, loader))\n",
+            "results = []\nfor each_result in loader:\n    results.append(step(each_result))\nworst = max(results)\n",
+        ),
+        (
             "history = [epoch_of(loader) for e in range(3)]\n",
             "history = []\nfor e in range(3):\n    history.append(epoch_of(loader))\n",
         ),

@@ -282,7 +282,7 @@ class Tops:
     def _by_hand(self) -> set[str]:
         """The names of the tensors, and of lists of them, that the script updates itself."""
         owners = [self.gradients.owner(update)[0] for update in self.gradients.updates]
-        return {name for owner in owners for name in owner.strip("[]").split(", ")}
+        return {name for owner in owners for name in owner.removesuffix(".values()").strip("[]").split(", ")}
 
 
 def _joined(one: Top, other: Top) -> Top:

@@ -9,13 +9,16 @@ import libcst as cst
 
 from dlrun.port.facts import Step
 from dlrun.port.facts.models.kinds import Kinds
+from dlrun.port.facts.updates import derived
 from dlrun.port.facts.updates.hand_rates import disturbs, rates_in
 from dlrun.port.facts.updates.outer import places
+from dlrun.port.facts.updates.rewritten import taken_apart
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, calls_method, dotted, walk
 
 STEPS = {"step", "first_step", "second_step"}
 LOOPS = (cst.For, cst.While)
+_IN_PLACE = ("add_", "sub_", "copy_", "addcmul_", "addcdiv_")
 _CLIP = re.compile(r"clip_grad|clip_gradient|unscale_$|grad_norm")
 
 
@@ -115,15 +118,19 @@ class Gradients:
                 continue
             if self.step_calls and disturbs(self.script, node, self.holds_gradient):
                 continue
-            if (isinstance(node, cst.AugAssign) and self._moves(node.target, node.value)) or (
-                isinstance(node, cst.Assign) and self._moves(node.targets[0].target, node.value)
-            ):
+            if self._takes_off(node) or (not self.step_calls and derived.moved(self.script, node)):
                 yield node
-            elif isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
-                call = node.value
-                inplace = any(calls_method(call, n) for n in ("add_", "sub_", "copy_", "addcmul_", "addcdiv_"))
-                if inplace and any(self._moves(call.func.value, a.value) for a in call.args):  # type: ignore[attr-defined]
-                    yield node
+
+    def _takes_off(self, node: cst.CSTNode) -> bool:
+        """Tell whether the statement ``node`` changes something by its own gradient: ``w -= lr * w.grad``."""
+        match node:
+            case cst.AugAssign(target=target, value=value):
+                return self._moves(target, value)
+            case cst.Assign(targets=[cst.AssignTarget(target=target), *_], value=value):
+                return self._moves(target, value)
+            case cst.Expr(value=cst.Call(func=cst.Attribute(value=target, attr=method)) as call):
+                return method.value in _IN_PLACE and any(self._moves(target, a.value) for a in call.args)
+        return False
 
     def _moves(self, target: cst.CSTNode, value: cst.CSTNode) -> bool:
         """Tell whether ``value`` reads the gradient of what ``target`` names: ``w`` or ``w.data``, and ``w.grad``."""
@@ -232,7 +239,9 @@ class Gradients:
             if before not in self.script.block(self.script.statement_of(call)):
                 what = self._parameters_read(before) or what  # further out: the optimizer may not be there
             further = [] if closure else places(self, call, optimizer)
-            found.extend(Step(call, optimizer, w, b, closure) for b, w in further or [(before, what)])
+            kept = [] if closure else [(b, self.script.code(optimizer)) for b in taken_apart(self, call, optimizer)]
+            at = [*(pair for pair in kept if pair[0] is not before), *(further or [(before, what)])]
+            found.extend(Step(call, optimizer, w, b, closure) for b, w in at)
         done: set[cst.CSTNode] = set()
         for update in self.updates:
             what, outer = self.owner(update)
@@ -244,7 +253,15 @@ class Gradients:
 
     def by_hand(self) -> tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...]:
         """Return the updates without an optimizer, each with the rates that it takes gradients off at."""
-        return tuple((update, rates_in(update, self.holds_gradient)) for update in self.updates)
+        return tuple((update, self._rates(update)) for update in self.updates)
+
+    def _rates(self, update: cst.CSTNode) -> tuple[cst.BaseExpression, ...]:
+        """Return the rates of ``update``: what gradients are multiplied with, also where it makes weights decay."""
+        made = derived.holds(self.script, update)
+        rates = rates_in(update, lambda node: self.holds_gradient(node) or made(node))
+        named = {self.script.code(r) for r in rates if isinstance(r, (cst.Name, cst.Attribute))}
+        again = (n for n in walk(update) if isinstance(n, (cst.Name, cst.Attribute)) and self.script.code(n) in named)
+        return tuple(dict.fromkeys((*rates, *again)))
 
     def holds_gradient(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is made of a gradient: it reads a ``.grad``."""
@@ -276,6 +293,9 @@ class Gradients:
                     for n in walk(up.body)
                 ):
                     return self.script.code(up.iter), up
+                name = derived.moved(self.script, update)
+                if name and (through := derived.gone_through(self.script, up, name)):
+                    return through, up
         block = self.script.block(update)
         names = dict.fromkeys(
             dotted(n.value)
@@ -284,6 +304,9 @@ class Gradients:
             for n in walk(s)
             if isinstance(n, cst.Attribute) and n.attr.value == "grad" and dotted(n.value)
         )
+        if not names:
+            moves = (derived.moved(self.script, s) for s in block if s in self.updates)
+            names = dict.fromkeys(filter(None, moves))
         first = next(s for s in block if s in self.updates)
         return "[" + ", ".join(names) + "]", first
 

@@ -169,7 +169,7 @@ def _with_heads(text: str) -> str:
     at = at or next((i for i, line in enumerate(lines) if not line.startswith("#")), 0)  # below the coding
     below = []
     if "display" in used - bound:
-        below.append("display = print  # of the notebook")
+        below.append("def display(*values):  # of the notebook\n    print(*values)")
     if "get_ipython" in used - bound:
         below.append("get_ipython = lambda: None  # no notebook")
     if not heads and not below:

@@ -50,7 +50,7 @@ def unfolded(
 ) -> tuple[str | bytes, list[Growth]]:
     """Return ``source`` with loops in place of comprehensions that call one of ``names``, and where it grew.
 
-    So it is with what takes all that one of ``generators`` yields: ``list(epoch(loader))``.
+    So it is with what takes all that one of ``generators`` yields, ``list(epoch(loader))``, and with ``map()``.
 
     Before:
         losses = [step(x, y) for x, y in loader]
@@ -108,6 +108,7 @@ def _found(tree: ast.Module, names: frozenset[str], generators: frozenset[str]) 
         for statement in (n for n in _own(scope) if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return))):
             turned = [n for n in _evaluated(statement) if _called(n.elt) & names or _draws(n, generators)]
             turned += [_gone_through(n) for n in _taken_whole(statement, generators)]
+            turned += [_mapped(n) for n in _taken_whole(statement, frozenset({"map"})) if _maps(n, names)]
             if len(turned) == 1 and not _clashes(scope, statement, turned[0]):
                 found.append((statement, turned[0]))
     return sorted(found, key=lambda pair: pair[0].lineno)
@@ -143,6 +144,21 @@ def _gone_through(call: ast.Call) -> ast.ListComp:
     return ast.copy_location(each, call)
 
 
+def _maps(call: ast.Call, names: frozenset[str]) -> bool:
+    """Tell whether ``call`` is ``map(step, loader)``, where ``step`` is one of ``names``."""
+    if not isinstance(call.func, ast.Name) or len(call.args) != 2 or call.keywords:
+        return False
+    return bool(_called(ast.Expr(ast.Call(call.args[0], [], []))) & names)
+
+
+def _mapped(call: ast.Call) -> ast.ListComp:
+    """Return the comprehension that does what ``call`` of ``map()`` does, standing where it does."""
+    run, over = call.args
+    each = ast.Call(run, [ast.Name("each_result", ast.Load())], [])
+    goes = ast.comprehension(ast.Name("each_result", ast.Store()), over, [], 0)
+    return ast.copy_location(ast.ListComp(each, [goes]), call)
+
+
 def _own(scope: ast.AST) -> Iterator[ast.AST]:
     """Yield what is in ``scope``, but for what is in functions and classes of it."""
     for child in ast.iter_child_nodes(scope):
@@ -172,7 +188,8 @@ def _clashes(scope: ast.AST, statement: ast.stmt, turned: _Turned) -> bool:
 
     Not where a loop, or another comprehension, has bound them anew.
     """
-    bound = _bound(g.target for g in turned.generators)
+    within = [n for n in ast.walk(turned.elt) if isinstance(n, ast.ListComp)]
+    bound = _bound(g.target for each in (turned, *within) for g in each.generators)
 
     def reads(node: ast.AST, free: set[str]) -> bool:
         if node is statement or isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
@@ -194,6 +211,22 @@ def _bound(targets: Iterable[ast.expr]) -> set[str]:
     return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
 
 
+def _loops(text: str, turned: _Turned, name: str, depth: str) -> list[str]:
+    """Return the lines that fill the list ``name``; where an entry is such a list itself, it is filled before."""
+    out = [f"{depth}{name} = []"] if name else []
+    for part in turned.generators:
+        out.append(f"{depth}for {_on_one_line(part.target)} in {_on_one_line(part.iter)}:")
+        depth += "    "
+        for test in part.ifs:
+            out.append(f"{depth}if {_on_one_line(test)}:")
+            depth += "    "
+    each = _on_one_line(turned.elt)
+    if name and isinstance(turned.elt, ast.ListComp):
+        each = next(n for n in (f"{name}_of_one", f"{name}_of_each_one", f"{name}_of_every_one") if n not in text)
+        out += _loops(text, turned.elt, each, depth)
+    return [*out, f"{depth}{name}.append({each})" if name else f"{depth}{each}"]
+
+
 def _written(text: str, statement: ast.stmt, turned: _Turned, indent: str) -> list[str]:
     """Return the lines of the loop, and of what ``statement`` does with its results; none where that is unclear."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
@@ -202,15 +235,7 @@ def _written(text: str, statement: ast.stmt, turned: _Turned, indent: str) -> li
     if not name or any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(turned)):
         name, whole = next(n for n in ("results", "all_results", "results_of_all") if n not in text), False
     unused = isinstance(statement, ast.Expr) and statement.value is turned
-    out, depth = [] if unused else [f"{indent}{name} = []"], indent
-    for part in turned.generators:
-        out.append(f"{depth}for {_on_one_line(part.target)} in {_on_one_line(part.iter)}:")
-        depth += "    "
-        for test in part.ifs:
-            out.append(f"{depth}if {_on_one_line(test)}:")
-            depth += "    "
-    each = _on_one_line(turned.elt)
-    out.append(f"{depth}{each}" if unused else f"{depth}{name}.append({each})")
+    out = _loops(text, turned, "" if unused else name, indent)
     if whole or unused:
         return out
     code = ast.get_source_segment(text, statement)

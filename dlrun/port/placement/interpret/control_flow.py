@@ -240,13 +240,22 @@ class ControlFlow(Statements):
 
     def _whole(self, node: cst.For, over: Value) -> bool:
         """Tell whether a loop goes through loaders that are not sharded: one that evaluates by the same function."""
-        if over.refs and all(map(_is_loader, over.refs)):
+        if over.refs and all(_is_loader(ref) or self._wraps_whole(ref) for ref in over.refs):
             return True
         named = [n for n in walk(node.iter) if isinstance(n, (cst.Name, cst.Attribute)) and n in self.script.scopes]
         with self.unrecorded():  # enumerate(loader), tqdm(loader)
             given = [self.eval(n) for n in named] if over.place.kind is not Kind.SHARD else []
         loaders = [v for v in given if any(map(_is_loader, v.refs))]
         return bool(loaders) and all(_is_loader(r) for v in loaders for r in v.refs)
+
+    def _wraps_whole(self, ref: Any, deep: int = 3) -> bool:
+        """Tell whether ``ref`` is an object that holds loaders, none of them sharded: what it goes through is whole."""
+        if not isinstance(ref, Obj) or ref.kind != "instance" or not deep:
+            return False
+        held = [value for _, value in self.fields(ref)]
+        if any(value.place.kind is Kind.SHARD for value in held):
+            return False
+        return any(_is_loader(r) or self._wraps_whole(r, deep - 1) for value in held for r in value.refs)
 
     def _listed(self, over: Value) -> list[Value] | None:
         """Return the entries of a tuple or list that are all known, in order."""

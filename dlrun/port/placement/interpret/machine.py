@@ -29,6 +29,11 @@ from dlrun.port.program.script import Script
 
 BUDGET = 150_000  # nodes that one run may evaluate
 DEPTH = 24  # calls within calls
+_CONTAINERS = ("list", "set", "deque", "dict")
+
+
+def _instead(refs: frozenset[Any], made: Obj, earlier: Obj) -> frozenset[Any]:
+    return frozenset(earlier if ref is made else ref for ref in refs)
 
 
 class LostError(Exception):
@@ -122,6 +127,8 @@ class Machine:
         ] = {}  # of each frame and object, the names under which it ever kept something
         self.playing = 0  # how deep in loops that play episodes
         self.hooks: dict[Any, None] = {}  # the functions that forward passes run
+        self._contained: set[Any] = set()  # what containers hold
+        self._earlier: dict[Obj, Obj] = {}  # of what a place makes anew in each turn: those of earlier turns
         self.trained: set[Obj] = set()  # the variables for which gradients are taken
         self.looping = 0  # how deep in loops and comprehensions
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
@@ -183,12 +190,38 @@ class Machine:
         if key not in self._objects:
             self._objects[key] = Obj(kind, site, self.frame, looped=self.looping > 0, **more)
         made = self._objects[key]
+        if made in self._contained and kind in _CONTAINERS:
+            self._put_aside(made)
         if self.state is not None:
             for name in self.keys.get(made, ()):
                 self.state.pop((made, name), None)
-        if kind in ("list", "set", "deque", "dict"):
+        if kind in _CONTAINERS:
             self.write((made, REST if kind == "dict" else GROWN), EMPTY)
         return made
+
+    def _put_aside(self, made: Obj) -> None:
+        """Let those that the place of ``made`` made before, and containers hold, be another object than the newest."""
+        self._contained.discard(made)
+        state = self.state or {}
+        holders = [
+            at
+            for at, value in state.items()
+            if at[1] in (REST, GROWN) and (made in value.refs or any(made in i.refs for i in value.items or ()))
+        ]
+        if not holders:
+            return
+        if made not in self._earlier:
+            self._earlier[made] = Obj(made.kind, made.site, made.frame, made.cls, made.name, looped=True)
+        earlier = self._earlier[made]
+        for at in holders:
+            items = state[at].items
+            if items is not None:
+                items = tuple(replace(i, refs=_instead(i.refs, made, earlier)) for i in items)
+            state[at] = replace(state[at], refs=_instead(state[at].refs, made, earlier), items=items)
+        for name in list(self.keys.get(made, ())):
+            if (value := state.get((made, name))) is not None:
+                known = state.get((earlier, name))
+                self.write((earlier, name), value if known is None else join(known, value))
 
     def force(self, node: cst.BaseExpression | None, value: Value) -> Value:
         """Return ``value``, a number of this rank's part, as that of the iteration, which ``node`` is made to be."""
@@ -231,6 +264,9 @@ class Machine:
         """Set ``location`` to ``value``."""
         if self.state is not None:
             self.state[location] = value
+            if location[1] in (REST, GROWN):
+                for held in (value, *(value.items or ())):
+                    self._contained.update(held.refs)
             self.keys.setdefault(location[0], {})[location[1]] = None
             for each in self.writes:
                 each[location] = None

@@ -114,7 +114,15 @@ class Statements(Loops):
     # -- small statements ------------------------------------------------------------------------------------------
 
     def _do_Expr(self, node: cst.Expr) -> None:  # noqa: N802 - libcst's names
-        self.eval(node.value)
+        if node not in self.shards.steps:
+            self.eval(node.value)
+            return
+        called: cst.BaseExpression = node.value  # weights.mul_(decay).add_(update): weights, by all ranks' gradients
+        while isinstance(called, cst.Call) and isinstance(called.func, cst.Attribute):
+            for arg in called.args:
+                self.eval(arg.value)
+            called = called.func.value
+        self.eval(called)
 
     def _do_Assign(self, node: cst.Assign) -> None:  # noqa: N802
         value = self.eval(node.value)

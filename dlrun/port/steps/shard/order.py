@@ -165,7 +165,14 @@ def _sorts(facts: ScriptFacts, name: str) -> bool:
         and not isinstance(up := script.parents[n], cst.AssignTarget)
         and not (isinstance(up, cst.Attribute) and up.attr is n)
     ]
-    return 0 < len(uses) == sum(script.name_of(c.func) in _SORTS for c in given)
+    asked = sum(_asks_whether_any(script.parents[n], n) for n in uses)
+    return asked < len(uses) == asked + sum(script.name_of(c.func) in _SORTS for c in given)
+
+
+def _asks_whether_any(user: cst.CSTNode, node: cst.CSTNode) -> bool:
+    """Tell whether ``user`` asks of the list ``node`` whether it holds anything: ``if not found:``."""
+    denied = isinstance(user, cst.UnaryOperation) and isinstance(user.operator, cst.Not)
+    return denied or (isinstance(user, (cst.If, cst.IfExp, cst.While)) and user.test is node)
 
 
 def _same(dl: str, is_list: bool, node: cst.BaseExpression) -> cst.BaseExpression:
