@@ -74,9 +74,9 @@ NewMeans::~NewMeans() {
 std::optional<NewMeans> NewMeans::of(nb::handle arrays) {
   NewMeans means;
   if (!PyList_CheckExact(arrays.ptr()) && !PyTuple_CheckExact(arrays.ptr())) return std::nullopt;
-  const Py_ssize_t n = PySequence_Fast_GET_SIZE(arrays.ptr());
-  for (Py_ssize_t i = 0; i < n && i < PySequence_Fast_GET_SIZE(arrays.ptr()); ++i)
-    if (!means.add(PySequence_Fast_GET_ITEM(arrays.ptr(), i))) return std::nullopt;
+  const Py_ssize_t n = PySequence_Size(arrays.ptr());
+  for (Py_ssize_t i = 0; i < n && i < PySequence_Size(arrays.ptr()); ++i)
+    if (!means.add(nb::steal(PySequence_GetItem(arrays.ptr(), i)))) return std::nullopt;
   return means;
 }
 
@@ -95,7 +95,7 @@ bool NewMeans::add(nb::handle array) {
   if (static_cast<std::size_t>(view.len) >= large) {
     own = in_kept_memory(view, *kind, data);
   } else {
-    own = nb::steal(PyObject_CallOneArg(numpy().empty_like, array.ptr()));
+    own = nb::steal(PyObject_CallFunctionObjArgs(numpy().empty_like, array.ptr(), nullptr));
     Py_buffer there;
     if (!own.is_valid() || PyObject_GetBuffer(own.ptr(), &there, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0) nb::raise_python_error();
     data = static_cast<char*>(there.buf);  // the array holds it
