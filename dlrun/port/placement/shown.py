@@ -437,7 +437,7 @@ class Shown:
                 return None
             found += wraps or []
         if len(self.lost) > lost and isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
-            return []  # a rank's own sum over its own count is nearer than over that of all
+            return []  # a local sum over its own count is nearer than over that of all
         silent = place.kind is not Kind.SAME and not found and isinstance(node, cst.BaseExpression) and not self.lost
         if silent and (place == MIXED or not (shown and place.kind in (Kind.ENTRY, Kind.COUNT, Kind.INDEX))):
             self.lost.append(node)

@@ -128,7 +128,7 @@ class Machine:
         self.playing = 0  # how deep in loops that play episodes
         self.hooks: dict[Any, None] = {}  # the functions that forward passes run
         self._contained: set[Any] = set()  # what containers hold
-        self._earlier: dict[Obj, Obj] = {}  # of what a place makes anew in each turn: those of earlier turns
+        self._earlier: dict[Obj, Obj] = {}  # of what a place makes anew in each iteration: those of earlier iterations
         self.trained: set[Obj] = set()  # the variables for which gradients are taken
         self.looping = 0  # how deep in loops and comprehensions
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
