@@ -79,3 +79,28 @@ def test_a_function_that_looks_at_the_clock_and_ends_the_training_is_doubted():
     (why,) = _hangs(CLOCK.replace("TEST", "over(start, 3)"))
     assert why.startswith("over(start, 3) goes by this rank's clock")
     assert not _hangs(CLOCK.replace("TEST", "long_enough(step)"))
+
+
+MEMORY = """import random
+from collections import deque
+import torch
+memory, model = deque(maxlen=200), torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1000):
+    memory.append(torch.randn(4))
+    {}
+        model(torch.stack(random.sample(memory, 16))).mean().backward()
+        opt.step()
+        opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "ported"),
+    [
+        ("if len(memory) >= 16:", "if dl.all_ranks(len(memory) >= 16):"),
+        ("if len(memory) < 16: continue\n    if True:", "if dl.any_rank(len(memory) < 16): continue"),
+    ],
+)
+def test_a_memory_that_batches_are_drawn_from_is_full_enough_on_each_rank(test, ported):
+    assert ported in port(MEMORY.format(test)).text

@@ -219,3 +219,30 @@ def test_steps_that_a_method_asks_for_with_every_update_are_those_of_the_ranks()
         "self.update(x)\n", "self.update(x)\n            self.follow()\n"
     )
     assert "if self.step % 40 == 0:" in port(once).text
+
+
+STRIDES = """import torch
+from torch.utils.data import DataLoader
+loader = DataLoader(data, batch_size=4, shuffle=True)
+critic, maker = torch.nn.Linear(8, 1), torch.nn.Linear(4, 8)
+opt_c, opt_m = (torch.optim.SGD(net.parameters(), lr=0.1) for net in (critic, maker))
+done = 0
+for epoch in range(9):
+    for i, x in enumerate(loader):
+        opt_c.zero_grad()
+        critic(x).mean().backward()
+        opt_c.step()
+        if i % 5 == 0:
+            opt_m.zero_grad()
+            critic(maker(torch.randn(4, 4))).mean().backward()
+            opt_m.step()
+            if done % 400 == 0:
+                torch.save(maker.state_dict(), f"{done}.pt")
+            done += STRIDE
+"""
+
+
+@pytest.mark.parametrize(("stride", "told"), [("5", True), ("1", False)])
+def test_a_count_that_goes_up_in_strides_may_miss_what_it_is_compared_with(stride, told):
+    doubts = [d for d in port(STRIDES.replace("STRIDE", stride)).doubts if d.name == "counts-steps"]
+    assert [d.write for d in doubts] == ["compare dl.serial_steps(done), which goes up by dl.serial_steps(5)"] * told

@@ -583,11 +583,34 @@ class Shown:
         apart = [d for t in tests for d in t.diverged if d is not node.test and d not in self.agreed]
         if wraps and not apart:
             self.agreed.add(node.test)
-            yield from self._once(wraps, "all ranks must decide alike")
+            how = self._draws_locally(node, wraps)
+            wraps = [Wrap(node.test, how)] if how else wraps
+            why = (
+                "what is drawn from here is local: each rank must hold enough" if how else "all ranks must decide alike"
+            )
+            yield from self._once(wraps, why)
         elif not self._by_chance(node.test) and not self.run.shards.episodes:  # of these see ``steps/metrics/guards``
             text = self.script.code(node.test)
             why = f"{text}: the ranks may decide differently, and wait for each other for ever"
             yield Doubt(node.test, why, "high", name="may-hang")
+
+    def _draws_locally(self, node: cst.CSTNode, wraps: list[Wrap]) -> str:
+        """Return how the ranks agree on a test of a length where they draw from what has it: "" where none does.
+
+        Each from its local entries: ``if len(memory) >= 32: batch = random.sample(memory, 32)``, or ``if len(memory) <
+        32: continue`` before that.
+        """
+        sized = [w.node for w in wraps if w.how == "total" and isinstance(w.node, cst.Call) and w.node.args]
+        kept = {self.script.code(n.args[0].value) for n in sized if isinstance(n, cst.Call) and dotted(n.func) == "len"}
+        if not isinstance(node, cst.If) or not kept:
+            return ""
+        block = self.script.block(node)
+        after = block[block.index(node) + 1 :]
+        for how, read in (("all_ranks", [node.body]), ("any_rank", after)):
+            drawn = [n for part in read for n in walk(part) if isinstance(n, cst.Call) and self._opaque(n)]
+            if any(self.script.code(arg.value) in kept for call in drawn for arg in call.args):
+                return how
+        return ""
 
     def _counts_alike(self, test: cst.CSTNode) -> bool:
         """Tell whether a test goes by iterations since the last update alone: ``if pending == 3:``, on all ranks."""

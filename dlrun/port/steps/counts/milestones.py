@@ -10,10 +10,10 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.taken_over import lowers, takes_over
 from dlrun.port.facts.numbers.computed import computed, leaves
 from dlrun.port.facts.updates.rates import ORDER, changes
-from dlrun.port.program.script import Script, calls_method, dotted, walk
+from dlrun.port.program.script import Script, added, calls_method, dotted, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import asked, divided, goes_on, is_one_less, skipped
-from dlrun.port.steps.counts.counters import Counters, each_update, held, innermost, position_of, tells
+from dlrun.port.steps.counts.counters import Counters, each_update, held, innermost, is_one, position_of, tells
 from dlrun.port.steps.counts.counts import all_samples, from_length
 from dlrun.port.steps.counts.step_rates import set_by_hand
 from dlrun.port.steps.counts.update_counts import bare, steps_so_far
@@ -71,6 +71,24 @@ def _passes_by(facts: Facts, count: cst.CSTNode, number: cst.CSTNode) -> bool:
     up = facts.script.parents[number]
     test = facts.script.parents[up] if isinstance(up, cst.ComparisonTarget) else up
     return strided and not (isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, ORDER))
+
+
+def passed_by(facts: Facts) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, cst.BaseExpression]]:
+    """Yield tests of counts that go up in strides: ``if i % k == 0: done += k``, and elsewhere ``if done % 100 == 0``.
+
+    Each with the count and its stride. Of n ranks each makes 1/n of the strides, and may pass by the number.
+    """
+    strides: dict[str, cst.BaseExpression] = {}
+    for loop in facts.loops:
+        for node, found in ((n, added(n)) for n in walk(loop.body)):
+            around = [up for up in facts.script.above(node) if isinstance(up, cst.If)] if found is not None else []
+            paces = [every for up in around for _, every in asked(facts.flow, up.test)]
+            if found is not None and not is_one(found[1]) and any(every.deep_equals(found[1]) for every in paces):
+                strides[dotted(found[0])] = found[1]
+    for test in (n.test for n in facts.script.of(cst.If)) if strides else ():
+        for count, _ in asked(facts.flow, test):
+            if dotted(count) in strides:
+                yield test, count, strides[dotted(count)]
 
 
 def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CSTNode]) -> bool:

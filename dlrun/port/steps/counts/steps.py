@@ -185,7 +185,15 @@ def _out_of_sight(facts: Facts, found: Collection[cst.CSTNode]) -> Iterator[Doub
 
 
 def _doubts(facts: Facts, done: Collection[cst.CSTNode]) -> Iterator[Doubt]:
-    """Yield what asks for a last batch that a rank may not come to, and loops that take as many steps on n ranks."""
+    """Yield what asks for batches that a rank may not come to, and loops that take as many steps on n ranks."""
+    for test, count, stride in milestones.passed_by(facts):
+        name, step = facts.script.code(count), facts.script.code(stride)
+        yield Doubt(
+            test,
+            f"{name} goes up by {step} at a time, in 1/n of the iterations: it may miss what it is compared with",
+            "medium",
+            f"compare {facts.alias}.serial_steps({name}), which goes up by {facts.alias}.serial_steps({step})",
+        )
     for last in lasts(facts):
         if not all_samples(facts, last) and not _is_divided(facts, last, done):
             yield Doubt(
