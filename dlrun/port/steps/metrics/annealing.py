@@ -12,7 +12,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
-from dlrun.port.facts.numbers.computed import Reaches, Tells, computed
+from dlrun.port.facts.numbers.computed import Reaches, Tells, computed, reaching
 from dlrun.port.facts.taint import chances
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.facts.updates.rates import ORDER
@@ -23,7 +23,7 @@ from dlrun.port.steps.counts import decays, steps
 from dlrun.port.steps.counts.counters import attributes, counters, each_update, passes, tells
 from dlrun.port.steps.counts.counts import is_length_of_share
 from dlrun.port.steps.counts.update_counts import steps_so_far
-from dlrun.port.steps.metrics import phases, returned
+from dlrun.port.steps.metrics import phases
 from dlrun.port.steps.rate import rate_tables, schedules
 
 FOLLOWS = "what is made of a batch follows the serial steps, of which n ranks take 1/n"
@@ -150,7 +150,7 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
 
 def _returned(facts: Facts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
     """Return ``value``, or what functions return for it beside local values: ``loss, w = parts(model(x), step)``."""
-    calls = returned.calls(facts, value) if isinstance(value, cst.Name) and facts.local(value) else []
+    calls = _returning(facts, value) if isinstance(value, cst.Name) and facts.local(value) else []
     return [end for _, ends in calls for end in ends] or [value]
 
 
@@ -252,3 +252,18 @@ def _is_number(node: cst.CSTNode) -> bool:
     """Tell whether ``node`` makes a number to keep for show, as a mean so far, and no part of a loss."""
     func = node.func if isinstance(node, cst.Call) else None
     return isinstance(func, cst.Attribute) and func.attr.value in ("item", "numpy")
+
+
+def _returning(facts: Facts, name: cst.Name) -> list[tuple[cst.Call, list[cst.BaseExpression]]]:
+    """Return the calls from which alone ``name`` comes, each with what its functions return for it; () for others."""
+    found: list[tuple[cst.Call, list[cst.BaseExpression]]] = []
+    for binding in reaching(facts.script, name, facts.script.bindings_of(name)):
+        call, at = binding.value, binding.path[0] if len(binding.path) == 1 else None
+        targets = facts.flow.targets(call) if isinstance(call, cst.Call) else []
+        ends = [end for target in targets for end in facts.flow.returns(target)]
+        if isinstance(at, int):
+            ends = [e.elements[at].value if isinstance(e, cst.Tuple) and at < len(e.elements) else e for e in ends]
+        if not isinstance(call, cst.Call) or not ends or len(binding.path) > 1:
+            return []
+        found.append((call, ends))
+    return found

@@ -1,4 +1,4 @@
-"""Part of step "metrics": where ranks that see other samples may part, or see the same ones, said with a line."""
+"""Part of step "metrics": where ranks that see other samples may diverge, or see the same ones, said with a line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import GENERATORS
 from dlrun.port.facts.numbers.computed import computed
+from dlrun.port.facts.taint import losses
+from dlrun.port.facts.updates.rates import sets_groups_rate
 from dlrun.port.feeds.positions.positions import mentions, slides
 from dlrun.port.insert import statements
 from dlrun.port.program.script import argument, calls_method, dotted, names_in, table_of, walk
 from dlrun.port.steps.counts.counters import runs_inside
-from dlrun.port.steps.metrics.curricula import trained_by
 from dlrun.port.steps.shard.unseeded import unseeded
 
 _SEEDS = ("numpy.random.seed", "random.seed", "torch.manual_seed")
@@ -23,7 +24,7 @@ _BESIDE = ("threading.Thread", "multiprocessing.Process", "torch.multiprocessing
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
-    """Yield the doubts about ranks that part, or that do not; each kind once."""
+    """Yield the doubts about ranks that diverge, or that do not; each kind once."""
     yield from list(generators(facts))[:1]
     yield from list(_blind(facts))[:1]
     yield from list(_threads(facts))[:1]
@@ -92,7 +93,7 @@ def _slides(facts: Facts) -> Iterator[Doubt]:
         if isinstance(loop, (cst.For, cst.While)):
             for n in (*slides(facts.flow, loop, again=True), *_by_tables(facts, loop)):
                 if loop not in counted:
-                    trained = trained or set(trained_by(facts))
+                    trained = trained or set(_trained_by(facts))
                 name = dotted(table_of(n.value))
                 if name not in cut and (loop in counted or n in trained):
                     yield Doubt(
@@ -309,3 +310,11 @@ def _draws(facts: Facts, function: cst.FunctionDef) -> bool:
     inside = (n for body in facts.flow.bodies(function.body, 3) for n in walk(body) if isinstance(n, cst.Call))
     names = (facts.script.name_of(call.func) for call in inside)
     return any(name.startswith(("random.", "numpy.random.")) or name == "builtins.next" for name in names)
+
+
+def _trained_by(facts: Facts) -> frozenset[cst.CSTNode]:
+    """Return what the batches, the losses and the rates of the training are made of."""
+    values = losses(facts.script)
+    values += [loop.iter for loop in facts.loops if isinstance(loop, cst.For)]
+    values += [n.value for n in facts.script.of(cst.Assign) if sets_groups_rate(facts, n)]
+    return frozenset(computed(facts.flow, values).nodes)
