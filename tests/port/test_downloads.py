@@ -172,7 +172,7 @@ def test_a_name_by_the_clock_of_before_the_ranks_meet_is_doubted():
     main = textwrap.indent(f"{made}\nopen(run + '/x', 'w')\n{LOOP}", "    ")
     ported = port(f"import time\n{imports}\nrun = time.strftime('%H%M')\nif __name__ == '__main__':\n{main}")
     assert "run = time.strftime('%H%M')" in ported.text
-    assert any("own clock" in d.why for d in ported.doubts)
+    assert any("the clock of each rank" in d.why for d in ported.doubts)
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def test_a_rate_that_changes_at_certain_steps_changes_after_as_many_samples():
     text = port(HEAD + RAMP).text
     assert 'if done < dl.steps(conf["ramp"]):\n            lr *= done / dl.steps(conf["ramp"])' in text
     assert "elif done in dl.steps((8000, 12000)):" in text
-    assert "if done > 500:" in text
+    assert "if done > dl.steps(500):" in text
 
 
 FILES_WRITTEN = """with Path("a.json").open("w") as f:
