@@ -11,7 +11,7 @@ from dlrun.port.feeds import Feeds
 from dlrun.port.inputs import meta_learning, trained_input
 from dlrun.port.program.script import Script, argument, walk
 from dlrun.port.rebuilt import rebuilt
-from dlrun.port.untrained import missing
+from dlrun.port.untrained import missing, no_weights
 
 _EXACT = re.compile(r"^gpytorch\..*(ExactMarginalLogLikelihood|LeaveOneOutPseudoLikelihood)$")
 
@@ -63,7 +63,7 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
     if (reason := _uncut(feeds) or rebuilt(feeds.loops.gradients)) is not None:
         return reason
     if not feeds.found and not feeds.counted and not feeds.episodes:
-        return DlrunError(
+        return no_weights(feeds.loops.gradients) or DlrunError(
             f"{script.place(feeds.loops.ends[0])}: found no samples to share among the ranks: the loop around this "
             "update runs over no data set, takes no slices of arrays and draws nothing at random. Nothing was written.",
             missing(script)

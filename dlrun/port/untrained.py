@@ -46,15 +46,22 @@ def rather(script: Script) -> str:
     )
 
 
+def no_weights(gradients: Gradients) -> DlrunError | None:
+    """Return the error for a script that changes what a network looks at, by the gradient of that; None of others."""
+    if (node := looked_at(gradients)) is None:
+        return None
+    return DlrunError(
+        f"{gradients.script.place(node)}: takes the gradient of {node.value}, which goes into a network: it changes "
+        "what the network looks at (an attack, a picture), and trains no weights. Nothing was written.",
+        "Give each rank samples of its own: dlrun launch -n 4 SCRIPT, with the samples chosen by the rank.",
+    )
+
+
 def no_loop(gradients: Gradients) -> DlrunError:
     """Return the error for a script in which nothing trains: what was looked for, and where."""
     script = gradients.script
-    if (node := looked_at(gradients)) is not None:
-        return DlrunError(
-            f"{script.place(node)}: takes the gradient of {node.value}, which goes into a network: it changes what the "
-            "network looks at (an attack, a picture), and trains no weights. Nothing was written.",
-            "Give each rank samples of its own: dlrun launch -n 4 SCRIPT, with the samples chosen by the rank.",
-        )
+    if (error := no_weights(gradients)) is not None:
+        return error
     if (found := _in_a_library(gradients)) is not None:
         call, library = found
         return DlrunError(

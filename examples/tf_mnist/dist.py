@@ -79,7 +79,7 @@ def main():
     def eval_input_fn():
         return tf.data.Dataset.from_tensor_slices((x_test, y_test)).batch(256)
 
-    config = tf.estimator.RunConfig(tf_random_seed=args.seed, save_summary_steps=100)
+    config = tf.estimator.RunConfig(tf_random_seed=args.seed, save_summary_steps=dl.steps(100))
     estimator = tf.estimator.Estimator(
         model_fn, model_dir=dl.model_dir(args.model_dir), config=config, params={"lr": args.lr, "dropout": args.dropout}
     )

@@ -298,7 +298,7 @@ texts, turn, batches = load(), 0, iter(train_loader)
     turn += 1
 """
     )
-    assert bool(doubts(source, "own samples decide whether it updates")) is mine
+    assert bool(doubts(source, "local samples decide whether it updates")) is mine
     assert ("dl.total(bool(" in port(source).text) is (test == "len(words) < 2")
 
 

@@ -124,7 +124,7 @@ for epoch in range(3):
 """).text
     assert "for i, own_i in dl.turns(range(len(x) // 32)):" in text
     assert "train_on_batch(x[own_i * 32 : own_i * 32 + 32], y[own_i * 32 : own_i * 32 + 32])" in text
-    assert "if i % 10 == 0:" in text
+    assert "if i % dl.steps(10) == 0:\n            print(dl.serial_steps(i), dl.average(loss))" in text
 
 
 @pytest.mark.parametrize("end", ["min(len(x), (i + 1) * 8)", "np.min([len(x), (i + 1) * 8])", "ends_at(i)"])

@@ -471,7 +471,7 @@ LOSS = "loss = (model(x) - y).pow(2).mean()"
     [
         (
             f"mask = y > 0\n    if not mask.any():\n        continue\n    {LOSS}",
-            "own samples decide whether it updates",
+            "local samples decide whether it updates",
             f"if len(x) < 4 or x.shape[0] < 4 or i % 2:\n        continue\n    {LOSS}",
         ),
         (

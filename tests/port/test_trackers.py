@@ -48,7 +48,7 @@ LOSSES = "losses = dl.gather(losses, since=losses_before)"
         ),
         ('mlflow.log_metrics({"loss": losses[-1]})', 'dl.rank0(mlflow.log_metrics)({"loss": losses[-1]})', LOSSES),
         ('mlflow.pytorch.log_model(model, "net")', 'dl.rank0(mlflow.pytorch.log_model)(model, "net")', ""),
-        ('mlflow.pytorch.load_model("net")', 'mlflow.pytorch.load_model("net")', ""),
+        ('mlflow.pytorch.load_model("best")', 'mlflow.pytorch.load_model("best")', ""),
         ('wandb.log({"loss": meter.value})', 'wandb.log({"loss": meter.value})', METER),
         (
             'experiment.log_metric("loss", sum(losses) / len(losses))',

@@ -249,7 +249,7 @@ for epoch in range(3):
     print(epoch, f"{total / len(loader):.4f}")
 """
 OF_LOOPS = {
-    "percent": (LOOP, ("{100 * dl.serial_steps(it) / STEPS:.0f}", "{100 * it / STEPS:.0f}"), "every number"),
+    "percent": (LOOP, ("{dl.serial_steps(100 * it / STEPS):.0f}", "{100 * it / STEPS:.0f}"), "every number"),
     "samples": (LOOP, ("{dl.total(seen)}", "{seen}"), "every number"),
     "saved too seldom": (LOOP, ("% dl.steps(8)", "% 8"), "later epochs"),
     "by hand": (BY_HAND, ("dl.serial_steps(len(loader))", "len(loader)"), "every number"),

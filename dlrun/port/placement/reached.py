@@ -13,6 +13,7 @@ from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import walk
 from dlrun.port.steps.counts.conditions import divided
+from dlrun.port.steps.counts.milestones import passes_by
 
 _WHY = "this counts serial steps, of which n ranks take 1/n"
 _REACHED = (cst.Equal, cst.GreaterThan, cst.GreaterThanEqual)
@@ -31,14 +32,14 @@ def reached(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
         if tested.loop is None or not isinstance(node, cst.If) or not _only_shows(node, shown):
             continue
         for every, count in (pair for n in walk(node.test) if isinstance(n, cst.BaseExpression) for pair in _rests(n)):
-            place = _place(run, count)
+            place = None if passes_by(facts, count, every) else _place(run, count)
             if place is not None and _counts(place) and _is_serial(run, every) and not _is_done(run, node.test):
                 yield Edit(every, _WHY, lambda n: _divided(facts.alias, n, False))
         for test in _compared(node.test):
             number, count = test.comparisons[0].comparator, test.left
             if not isinstance(test.comparisons[0].operator, _REACHED) or _is_done(run, test):
                 continue
-            place = _place(run, count)
+            place = None if passes_by(facts, count, number) else _place(run, count)
             if place is not None and _counts(place) and _is_serial(run, number):
                 index = place.kind is Kind.INDEX and isinstance(test.comparisons[0].operator, cst.Equal)
                 yield Edit(number, _WHY, lambda n, index=index: _divided(facts.alias, n, index))  # type: ignore[misc]

@@ -190,7 +190,7 @@ class Machine:
         if key not in self._objects:
             self._objects[key] = Obj(kind, site, self.frame, looped=self.looping > 0, **more)
         made = self._objects[key]
-        if made in self._contained and kind in _CONTAINERS:
+        if made in self._contained and kind in _CONTAINERS and self.loop is None:
             self._put_aside(made)
         if self.state is not None:
             for name in self.keys.get(made, ()):

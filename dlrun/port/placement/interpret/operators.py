@@ -118,7 +118,9 @@ class Operators(Expressions):
         if not self.shards.parts:
             a, b = COUNT if a.counts else a, COUNT if b.counts else b
         elif (a.counts or b.counts) and a.uniform and b.uniform and isinstance(op, (*_SCALES, cst.Power)):
-            return Value(SAME, scalar=scalar)  # the serial number: ranks keep the serial steps
+            decays = isinstance(op, cst.Multiply) and (a.untouched or b.untouched)  # m = 0.9 * m + ...
+            if not decays:
+                return Value(SAME, scalar=scalar)  # the serial number: ranks keep the serial steps
         if isinstance(op, (cst.Subtract, cst.SubtractAssign)) and b.untouched and a.kind is Kind.ENTRY:
             return Value(replace(b, adds=frozenset({"lag"})), scalar=scalar)
         if a.kind is Kind.RUN and a.adds == {"lag"} and isinstance(op, _DIVIDES) and b.kind in (Kind.COUNT, Kind.INDEX):

@@ -152,7 +152,7 @@ def feeds_of(facts: Facts, loop: cst.For) -> list[Feed]:
     iterated = [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
     return [
         feed
-        for feed in facts.feeds
+        for feed in getattr(facts, "feeds", ())
         if facts.script.inside(feed.node, loop) or any(feed.node in facts.flow.through(n) for n in iterated)
     ]
 

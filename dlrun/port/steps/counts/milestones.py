@@ -42,7 +42,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
         for count, number in (skipped(node.test) if skips else asked(facts.flow, node.test)) if inside else ():
             if not (named(bare(facts, count)) or kept(bare(facts, count))):
                 continue
-            if _passes_by(facts, bare(facts, count), number):
+            if passes_by(facts, bare(facts, count), number):
                 continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
             if _of_all(facts, number) or sets or _acts(facts, node, bodies) or _is_cadence(facts, node, bodies, number):
@@ -58,14 +58,14 @@ def _made_of(facts: Facts) -> Iterator[cst.CSTNode]:
                 yield node
 
 
-def _passes_by(facts: Facts, count: cst.CSTNode, number: cst.CSTNode) -> bool:
+def passes_by(facts: ScriptFacts, count: cst.CSTNode, number: cst.CSTNode) -> bool:
     """Tell whether ``count`` goes in strides, ``range(0, n, 8)``, and may pass by ``number`` once that is divided."""
     bindings = facts.script.bindings_of(count)
     strided = any(
         isinstance(b.value, cst.Call)
         and len(b.value.args) > 2
         and isinstance(b.node, cst.For)
-        and position_of(facts, b.node) is not None
+        and position_of(facts, b.node) is not None  # type: ignore[arg-type]
         for b in bindings
     )
     up = facts.script.parents[number]
