@@ -68,7 +68,7 @@ def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("script", "code", "told"),
     [
-        ("raise SystemExit(256)\n", 1, "sys.exit(256)"),  # of an exit code the system keeps the lowest 8 bits: a failure
+        ("raise SystemExit(256)\n", 1, "sys.exit(256)"),  # of an exit code the system keeps 8 bits: a failure
         ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E\n", 1, "E"),
     ],
 )
