@@ -12,6 +12,8 @@ os.environ.setdefault("UCX_LOG_FILE", "stderr")
 os.environ.setdefault("UCX_NET_DEVICES", "lo")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it for what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs that tests press Ctrl-C at inherit it
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # likewise under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
