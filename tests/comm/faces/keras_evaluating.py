@@ -286,7 +286,8 @@ class _Hits(keras.metrics.Metric):
         self.rows = self.add_weight(name="rows", shape=(), initializer="zeros")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        right = (keras.ops if KERAS_3 else __import__("tensorflow")).cast(y_pred > 0.5, "float32") * y_true
+        ops = keras.ops if KERAS_3 else __import__("tensorflow")
+        right = ops.cast(y_pred > 0.5, "float32") * ops.cast(y_true, "float32")
         self.hits.assign_add((keras.ops.sum if KERAS_3 else __import__("tensorflow").reduce_sum)(right))
         self.rows.assign_add(8.0)
 
