@@ -89,7 +89,7 @@ def average_statistics(model: Any) -> None:
 
 
 class AverageMetricsAtBatches(AverageMetrics):
-    """Likewise after every batch, for callbacks that look at local ones."""
+    """Likewise after every batch, for callbacks that look at local logs."""
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Average the logs, in place: what Keras hands on to the callbacks after this one."""
@@ -118,7 +118,7 @@ class StopTogether(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class StopTogetherAtBatches(StopTogether):
-    """Likewise after every batch, for callbacks that look at local ones."""
+    """Likewise after every batch, for callbacks that look at local logs."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Stop where any rank stops."""

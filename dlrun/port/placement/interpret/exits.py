@@ -247,7 +247,8 @@ class Exits(LibraryRows):
             else bool(before is not None and self._is_zero(before))
         )
         variable = owner is not None and owner.name.endswith("Variable") and at[1] == CONTENT
-        serial = before is not None and before.reduced and not self.looping  # by an earlier loop, once and for all
+        earlier = before is not None and before.reduced and all(made.loop is not node for made in before.pending)
+        serial = earlier and not self.looping  # another loop has made it serial, once and for all
         counts = (
             place.adds <= {"same", "scaled"} and not (zero or serial) and how == "total" and (variable or not inside)
         )
