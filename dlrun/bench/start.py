@@ -1,4 +1,4 @@
-"""What `dlrun launch` adds to a start: the bare launcher and dlrun start a script that prints a line, by turns."""
+"""What `dlrun launch` adds to a start: the bare launcher and dlrun start a script that prints a line, interleaved."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def table(starts: Starts) -> str:
     more = Start(ours.seconds - bare.seconds, ours.processor - bare.processor)
     rows = ((starts.launcher, bare), ("dlrun launch", ours), ("more", more))
     width = max(len(name) for name, _ in rows)
-    head = f"start of {starts.ranks} ranks that print a line, medians of {starts.runs} starts each way, by turns"
+    head = f"start of {starts.ranks} ranks that print a line, medians of {starts.runs} starts each way, interleaved"
     lines = [f"{name:{width}}  {1e3 * one.seconds:9.0f}  {1e3 * one.processor:12.0f}" for name, one in rows]
     return "\n".join([head, "", f"{'':{width}}  {'ms':>9}  {'processor ms':>12}", *lines])
 

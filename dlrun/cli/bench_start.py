@@ -15,7 +15,7 @@ import click
 def start(ranks: int, runs: int, mpiexec: str, as_json: bool) -> None:
     """Time what dlrun launch adds to a start.
 
-    The launcher alone and dlrun launch start ranks that print a line, by turns.
+    The launcher alone and dlrun launch start ranks that print a line, interleaved.
     """
     from dlrun.bench.start import measure, table
     from dlrun.progress import Progress

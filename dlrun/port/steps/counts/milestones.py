@@ -73,7 +73,7 @@ def passes_by(facts: ScriptFacts, count: cst.CSTNode, number: cst.CSTNode) -> bo
     return strided and not (isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, ORDER))
 
 
-def passed_by(facts: Facts) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, cst.BaseExpression]]:
+def in_strides(facts: Facts) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, cst.BaseExpression]]:
     """Yield tests of counts that go up in strides: ``if i % k == 0: done += k``, and elsewhere ``if done % 100 == 0``.
 
     Each with the count and its stride. Of n ranks each makes 1/n of the strides, and may pass by the number.

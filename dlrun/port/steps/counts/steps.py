@@ -186,7 +186,7 @@ def _out_of_sight(facts: Facts, found: Collection[cst.CSTNode]) -> Iterator[Doub
 
 def _doubts(facts: Facts, done: Collection[cst.CSTNode]) -> Iterator[Doubt]:
     """Yield what asks for batches that a rank may not come to, and loops that take as many steps on n ranks."""
-    for test, count, stride in milestones.passed_by(facts):
+    for test, count, stride in milestones.in_strides(facts):
         name, step = facts.script.code(count), facts.script.code(stride)
         yield Doubt(
             test,

@@ -255,7 +255,7 @@ def _is_number(node: cst.CSTNode) -> bool:
 
 
 def _returning(facts: Facts, name: cst.Name) -> list[tuple[cst.Call, list[cst.BaseExpression]]]:
-    """Return the calls from which alone ``name`` comes, each with what its functions return for it; () for others."""
+    """Return the calls from which alone ``name`` comes, each with what its functions return for it; none of others."""
     found: list[tuple[cst.Call, list[cst.BaseExpression]]] = []
     for binding in reaching(facts.script, name, facts.script.bindings_of(name)):
         call, at = binding.value, binding.path[0] if len(binding.path) == 1 else None
