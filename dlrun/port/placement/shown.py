@@ -116,7 +116,7 @@ class Shown:
             self.lost, self.sink = [], Sink(call, (number,), loop, ()) if call is not None else None
             self._note_formats(number)
             wraps = self.wraps(number, not self.run.shards.parts)
-            yield from self._once(wraps, "the number of the iteration, of all ranks")
+            yield from self._once(wraps, "of all ranks: each has a part of the iteration")
             if self.lost or wraps is None or (not wraps and not self._place(number).uniform):
                 yield from self._unknown(number, self._place(number))
         for value in self.run.steered:
