@@ -25,6 +25,8 @@ from dlrun.progress import span
 # What the example prints: after some batches, and after each epoch.
 BATCH = re.compile(r"epoch \d+ batch ")
 EPOCH = re.compile(r"epoch (\d+) of (\d+): test loss [\d.]+, accuracy ([\d.]+), (\d+) samples/s")
+LINES = 20  # of progress, where it is no terminal
+DECAY = 0.1  # of the learning rate, over all epochs
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Training:
             if sys.stdout.isatty():
                 left = (time.perf_counter() - self.began) * (int(epochs) / int(epoch) - 1)
                 click.echo(f"\r\033[K{text}" + (f"  {span(left)} left" if left else ""), nl=int(epoch) == int(epochs))
-            else:
+            elif int(epoch) * LINES // int(epochs) > (int(epoch) - 1) * LINES // int(epochs):
                 click.echo(text)
 
     @property
@@ -75,9 +77,10 @@ def run_demo(folder: Path, ranks: int, epochs: int, data: str | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "train.py"
     shutil.copyfile(_example(), script)
-    args = ["--epochs", str(epochs), *(["--data", str(Path(data).resolve())] if data else [])]
+    gamma = f"{DECAY ** (1 / epochs):.4f}"
+    args = ["--epochs", str(epochs), "--gamma", gamma, *(["--data", str(Path(data).resolve())] if data else [])]
 
-    _heading(1, f"the serial script: python {script}")
+    _heading(1, f"the serial script: python {script} {' '.join(args)}")
     serial = Training("serial")
     # Both compute with as many threads in each process, or the serial run would be another program.
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, len(os.sched_getaffinity(0)) // ranks))
@@ -89,7 +92,7 @@ def run_demo(folder: Path, ranks: int, epochs: int, data: str | None) -> None:
     click.echo(ported.diff(color=True))
     click.echo(ported.report(color=True), nl=False)
 
-    _heading(3, f"dlrun launch -n {ranks} {ported.path}")
+    _heading(3, f"dlrun launch -n {ranks} {ported.path} {' '.join(args)}")
     parallel = Training(f"{ranks} ranks" if ranks > 1 else "1 rank")
     env = (("OMP_NUM_THREADS", threads),)
     plan = LaunchPlan((ported.path.name, *args), ranks=ranks, cwd=str(folder), env=env)

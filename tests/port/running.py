@@ -1,12 +1,19 @@
 """Runs training scripts, alone or on ranks: what they print, and the ``last.pt`` that they leave."""
 
+import atexit
+import functools
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 QUICK = Path(__file__).with_name("quick")
+IMPORTED_BY = {"PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS", "KERAS_BACKEND", "JITTER"}  # what imports look at
 
 
 def started(folder, words, ranks=0, **env):
@@ -14,11 +21,36 @@ def started(folder, words, ranks=0, **env):
     launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)] if ranks else []
     path = os.pathsep.join(filter(None, (str(QUICK), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **env}
+    if IMPORTED_BY.isdisjoint(env):
+        environment["DLRUN_TEST_WARM"] = warm(path)
     done = subprocess.run(
         [*launcher, sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@functools.cache
+def warm(path):
+    """Start the process that scripts with this PYTHONPATH fork from, see ``quick/warmed.py``; return its socket."""
+    folder = tempfile.mkdtemp(prefix="warm-")  # a short path, as sockets want it
+    framework = "torch" if find_spec("torch") else "tensorflow"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(f"{folder}/door")
+        door.listen(64)
+        code = f"import warmed; warmed.serve({door.fileno()}, {framework!r})"
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, pass_fds=[door.fileno()], cwd=folder
+        )
+
+    def end():
+        process.stdin.close()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    return f"{folder}/door"
 
 
 def ran(script, folder, ranks=0, **env):

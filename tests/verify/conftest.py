@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,30 @@ SCRIPTS = Path(__file__).parent / "scripts"
 def made() -> dict[tuple[object, ...], object]:
     """Runs of unchanged scripts: (text of the script, arguments, orders, environment) -> Run."""
     return {}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_warm_process() -> Iterator[None]:
+    """Let the runs of all tests fork from one process that has imported the framework, as those of one job do."""
+    from dlrun.verify import job
+    from dlrun.verify.warming import Warm
+
+    class Lasting(Warm):
+        def __exit__(self, *error: object) -> None:
+            """Stay for the next test."""
+
+    lasting = functools.cache(Lasting)
+    used: set[str] = set()
+
+    def opened(framework: str) -> Warm:
+        used.add(framework)
+        return lasting(framework)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "Warm", opened)
+        yield
+    for framework in used:
+        Warm.__exit__(lasting(framework), None, None, None)
 
 
 @pytest.fixture

@@ -31,7 +31,8 @@ def launch(n: int, *arguments: str | Path, timeout: float = 800, **variables: st
         pytest.skip("no mpiexec beside this Python or on the PATH: pip install mpich")
     command = [mpiexec, "-n", str(n), sys.executable, *map(str, arguments)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": folder, **variables}
+        kept = {"TMPDIR": folder, "JAX_COMPILATION_CACHE_DIR": f"{folder}/jax"}
+        env = {**os.environ, "OMP_NUM_THREADS": "1", **kept, **variables}
         return subprocess.run(
             command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout, check=False
         )

@@ -13,6 +13,13 @@ FILES = ("keras_steps.py", "keras_styles.py", "keras_everywhere.py", "keras_redu
 RANKS = {"tensorflow": 3, "torch": 3, "jax": 2}
 # Evaluations leave uneven tails on any number of ranks; PyTorch starts the fastest.
 EVALUATING = (("torch", 1), ("torch", 2), ("torch", 5), ("tensorflow", 3), ("jax", 2))
+# jax's compiler is what takes the time: unoptimised, and kept for the other rank and the next check, it takes half.
+JAX = {
+    "JAX_ENABLE_X64": "1",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
 pytestmark = pytest.mark.timeout(900)  # the first check of a launch waits for all of them
 
 
@@ -35,4 +42,4 @@ def _look(check, backend, n, files, assert_passed):
         pytest.skip(f"{backend} is not installed")
     if backend != "tensorflow" and version("keras").startswith("2."):
         pytest.skip(f"Keras 2 has no {backend} backend")
-    assert_passed(check, n, files, KERAS_BACKEND=backend, JAX_ENABLE_X64="1")
+    assert_passed(check, n, files, KERAS_BACKEND=backend, **JAX)

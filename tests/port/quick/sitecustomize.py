@@ -1,7 +1,8 @@
 """On the path of the scripts that tests run: optimizers leave torch's compiler alone, as under ``dlrun verify``.
 
-To load it takes each rank as long as to load torch itself, and no script here compiles anything. With a seed in JITTER
-ranks sleep before they touch files, see ``jitter.py``.
+To load it takes each rank as long as to load torch itself, and no script here compiles anything. Where a process has
+loaded torch already, scripts fork from it (``warmed.py``). With a seed in JITTER ranks sleep before they touch files
+(``jitter.py``).
 """
 
 import os
@@ -41,6 +42,10 @@ def leave_compiler_out() -> None:
 
 
 sys.meta_path.insert(0, AfterTorch())
+if "DLRUN_TEST_WARM" in os.environ:
+    from warmed import hand_over
+
+    hand_over()
 if seed := os.environ.get("JITTER"):
     from jitter import Jitter
 
