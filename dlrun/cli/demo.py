@@ -11,7 +11,7 @@ from dlrun.cli.paths import NewFolder
 
 @click.command()
 @click.option("-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to train on.")
-@click.option("--epochs", default=100, show_default=True, type=click.IntRange(1), help="Passes over the data.")
+@click.option("--epochs", default=200, show_default=True, type=click.IntRange(1), help="Passes over the data.")
 @click.option(
     "--data",
     metavar="FOLDER",
