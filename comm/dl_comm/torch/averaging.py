@@ -13,6 +13,7 @@ from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks
 from dl_comm.torch.memory import DenseMemory, expanded, plain_buffers
 from dl_comm.torch.overlap import finish_overlapped
+from dl_comm.torch.overlap_choice import after_step
 from dl_comm.torch.parameters import DENSE, DONE, SPARSE, Held, held_by, holds_gradient, kind_of
 from dl_comm.torch.uneven import settled, weigh
 
@@ -42,6 +43,7 @@ def gradients(what: Any) -> None:
         return
     with settled(held.tensors):
         _average(held)
+    after_step(what, held.tensors)
 
 
 def _average(held: Held) -> None:

@@ -11,8 +11,38 @@ from torch.utils.weak import TensorWeakRef
 
 from dl_comm import _core
 from dl_comm.device import Flight
+from dl_comm.parts import weight_of_gradients
 from dl_comm.torch import gpu
 from dl_comm.torch.memory import dtype_name
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """A gradient as it was when it was copied: its version, its weight, and, if that is asked for, the sum of it."""
+
+    grad: Tensor
+    version: int
+    weight: float
+    sum: float | None
+
+    @classmethod
+    def of(cls, grad: Tensor, checked: bool) -> Copy:
+        """Note these of a gradient."""
+        return cls(grad, grad._version, weight_of_gradients(), _sum(grad) if checked else None)
+
+    def holds(self, grad: Tensor) -> bool:
+        """Whether this is that gradient still; an edit through ``.data``, which has no version, shows in its sum."""
+        same = grad is self.grad and grad._version == self.version and weight_of_gradients() == self.weight
+        if not same or self.sum is None:
+            return same
+        now = _sum(grad)
+        return now == self.sum or (now != now and self.sum != self.sum)
+
+
+def _sum(grad: Tensor) -> float:
+    if not grad.is_complex():
+        return float(grad.detach().sum(dtype=torch.float64))
+    return float(torch.view_as_real(grad.detach()).sum(dtype=torch.float64))
 
 
 @dataclass(eq=False)
@@ -24,12 +54,14 @@ class Slot:
 
     name: str
     weak: TensorWeakRef
+    checked: bool = False  # edits through ``.data`` are looked for
     fired: int = 0  # backwards that reached it since the last step
     expected: int = 0  # how many there were in the step before
     last: int = -1  # when the latest came, counted over all parameters
     bucket: Bucket | None = None
     view: Tensor | None = None
-    copied: tuple[Tensor, int] | None = None  # the gradient that is in the view, and its version then
+    copied: Copy | None = None  # the gradient that is in the view
+    handle: Any = None  # of the hook, which removes it
 
     @property
     def parameter(self) -> Tensor:
@@ -41,9 +73,9 @@ class Slot:
     def is_current(self) -> bool:
         """Whether what was copied still is this rank's gradient."""
         grad = self.parameter.grad
-        if self.copied is None:
-            return grad is None
-        return grad is self.copied[0] and grad._version == self.copied[1]
+        if self.copied is None or grad is None:
+            return grad is None and self.copied is None
+        return self.copied.holds(grad)
 
 
 @dataclass(eq=False)

@@ -31,7 +31,7 @@ from dl_comm import CommError, _core, settings
 from dl_comm.parts import weight_of_gradients
 from dl_comm.ranks import get_nranks
 from dl_comm.torch import gpu
-from dl_comm.torch.buckets import Bucket, Slot
+from dl_comm.torch.buckets import Bucket, Copy, Slot
 from dl_comm.torch.memory import expanded, label
 from dl_comm.torch.overlap_buffers import take
 from dl_comm.torch.parameters import DENSE, DONE, holders, kind_of
@@ -44,10 +44,12 @@ _ALIGNMENT = 64  # bytes: gradients begin at cache lines
 class Overlap:
     """The parameters of one ``overlap`` call, whose hooks keep it alive.
 
-    ``buckets`` is empty until the first step has shown the order; then there is a ``team``, too.
+    ``buckets`` is empty until the first step has shown the order; then there is a ``team``, too. ``checked``: it came
+    about by itself, so edits through ``.data`` are looked for, and it ends where ``gradients`` gets other parameters.
     """
 
     slots: list[Slot]
+    checked: bool = False
     team: int = 0
     buckets: list[Bucket] = field(default_factory=list)
     clock: int = 0
@@ -78,7 +80,7 @@ class Overlap:
         else:
             slot.view.copy_(grad.detach())
             scale(slot.view, weight_of_gradients())
-            slot.copied = (grad, grad._version)
+            slot.copied = Copy.of(grad, slot.checked)
 
     def _start(self, complete: bool) -> None:
         """Start the next buckets in order: those that are complete, or all that are left."""
@@ -90,7 +92,11 @@ class Overlap:
             for slot in bucket.slots:
                 if not complete and not slot.copied:
                     self._copy(slot)
-            bucket.start(self.team, f"bucket {number}, {bucket.slots[0].name} to {bucket.slots[-1].name}")
+            bucket.start(self.team, self._name(number))
+
+    def _name(self, number: int) -> str:
+        slots = self.buckets[number].slots
+        return f"bucket {number}, {slots[0].name} to {slots[-1].name}"
 
     def finish(self) -> dict[int, int]:
         """Put the averages into the gradients; return by ``id`` what is left to do: ``DONE``, or how it is held."""
@@ -116,6 +122,18 @@ class Overlap:
         if grads:
             torch._foreach_copy_(grads, means)
         return left
+
+    def dissolve(self) -> None:
+        """End it: what is under way arrives nowhere, and gradients are averaged as before. Collective."""
+        for slot in self.slots:
+            slot.handle.remove()
+            if (parameter := slot.weak()) is not None:
+                _overlaps.pop(parameter, None)
+        for number, bucket in enumerate(self.buckets):  # of which other ranks may have started more
+            if bucket.ticket is None:
+                bucket.start(self.team, self._name(number))
+        for bucket in self.buckets:
+            bucket.wait()
 
     def _plan(self) -> None:
         """Cut the parameters into buckets in the order in which rank 0 got its last gradients, and find them memory."""
@@ -166,7 +184,7 @@ class Overlap:
 _overlaps: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # parameter -> weak reference to its Overlap
 
 
-def overlap(what: Any) -> None:
+def overlap(what: Any, checked: bool = False) -> None:
     """From now on reduce these gradients while backward still runs; ``gradients(what)`` then waits for the rest.
 
     ``what`` is an optimizer, a module or parameters, as for ``gradients``, which must still be called before each step,
@@ -178,12 +196,15 @@ def overlap(what: Any) -> None:
     ``DL_COMM_BUCKET_MB`` (16) megabytes, and a team of threads; a later model takes over those of one that is gone.
     Floating-point parameters on the CPU and on CUDA's GPUs take part; others are averaged by ``gradients`` as before.
     On a GPU no call waits for it. On one rank nothing happens. Raises ``ValueError`` when a parameter already overlaps.
+
+    ``checked`` is for what no script has asked for (``overlap_choice``): such edits are seen then, by a sum of each
+    gradient, and ``gradients`` of a part of the parameters ends it.
     """
     held = holders(what)
     if get_nranks() == 1:
         return
     slots = [
-        Slot(name, TensorWeakRef(p))
+        Slot(name, TensorWeakRef(p), checked)
         for name, p in held
         if p.requires_grad and p.is_leaf and p.is_floating_point() and (p.device.type == "cpu" or gpu.is_on_gpu(p))
     ]
@@ -192,10 +213,28 @@ def overlap(what: Any) -> None:
             raise ValueError(f"overlap() was called before for {slot.name}; call it once for each parameter")
     if not slots:
         return
-    made = Overlap([slot for slot in slots if slot.parameter.numel()])
+    made = Overlap([slot for slot in slots if slot.parameter.numel()], checked)
     for slot in made.slots:
         _overlaps[slot.parameter] = weakref.ref(made)
-        slot.parameter.register_post_accumulate_grad_hook(_hook(made, slot))
+        slot.handle = slot.parameter.register_post_accumulate_grad_hook(_hook(made, slot))
+
+
+def overlaps(tensors: Iterable[Tensor]) -> bool:
+    """Return whether the gradient of one of these overlaps backward."""
+    return any(tensor in _overlaps for tensor in tensors)
+
+
+def dissolve(tensors: Iterable[Tensor]) -> None:
+    """End the overlaps that these belong to. Collective."""
+    for found in _met(list(tensors)):
+        found.dissolve()
+
+
+def _met(tensors: list[Tensor]) -> list[Overlap]:
+    refs = (_overlaps.get(t) for t in tensors)
+    return list(
+        {id(found): found for found in (ref() for ref in refs if ref is not None) if found is not None}.values()
+    )
 
 
 def _hook(made: Overlap, slot: Slot) -> Any:
@@ -211,12 +250,13 @@ def finish_overlapped(tensors: Iterable[Tensor]) -> dict[int, int]:
     if not len(_overlaps):
         return {}
     given = list(tensors)
-    refs = (_overlaps.get(t) for t in given)
-    met = {id(found): found for found in (ref() for ref in refs if ref is not None) if found is not None}
     here = set(map(id, given))
     left: dict[int, int] = {}
-    for found in met.values():
+    for found in _met(given):
         missing = [slot.name for slot in found.slots if slot.weak() is None or id(slot.parameter) not in here]
+        if missing and found.checked:
+            found.dissolve()
+            continue
         if missing:
             raise CommError(
                 f"gradients() got a part of what overlaps: {missing[0]} is missing",

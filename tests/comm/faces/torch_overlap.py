@@ -1,6 +1,9 @@
 """Overlapped averaging gives, in every situation, what plain averaging gives."""
 
+import contextlib
+import copy
 import gc
+import io
 import os
 import weakref
 
@@ -8,7 +11,8 @@ import dl_comm.torch as dl
 import torch
 from dl_comm import CommError
 from dl_comm.torch import overlap_buffers
-from dl_comm.torch.overlap import _overlaps
+from dl_comm.torch import overlap_choice as choice
+from dl_comm.torch.overlap import _overlaps, overlaps
 from torch import nn
 from torch_versions import with_a_scaler
 
@@ -253,3 +257,73 @@ def models_that_come_one_after_the_other_are_let_go_and_share_threads_and_memory
         gc.collect()
         assert all(parameter() is None for parameter in gone)
     assert teams[2] == teams[0]
+
+
+@contextlib.contextmanager
+def _chosen(mode, gain):
+    """``gradients`` tries overlap, as between nodes, and keeps it if its time is below ``gain`` of that without."""
+    before = choice._mode, choice.GAIN, choice.LEAST, choice.TIMED
+    choice._mode, choice.GAIN, choice.LEAST, choice.TIMED = mode, gain, 0, 2
+    try:
+        yield
+    finally:
+        choice._mode, choice.GAIN, choice.LEAST, choice.TIMED = before
+
+
+def _train(mode, gain, steps, edit=lambda model, k: None):
+    """Return a model that so many steps have trained, and whether its gradients overlap in the end."""
+    model = _Net().double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    generator = torch.Generator().manual_seed(100 + _r)
+    with _chosen(mode, gain):
+        for k in range(steps):
+            optimizer.zero_grad()
+            _backward(model, generator)
+            edit(model, k)
+            dl.gradients(optimizer)
+            optimizer.step()
+    return model, overlaps(model.parameters())
+
+
+def _assert_same_parameters(one, other):
+    for (name, first), second in zip(one.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(first, second), name
+
+
+def what_was_faster_in_the_first_steps_is_kept():
+    plain, overlapped = _train("off", 1.0, 14)
+    assert not overlapped
+    for mode, gain, steps, kept in (("auto", 1e9, 14, True), ("auto", 0.0, 14, False), ("on", 0.0, 14, True)):
+        chosen, overlapped = _train(mode, gain, steps)
+        assert overlapped == kept, (mode, gain)
+        _assert_same_parameters(plain, chosen)
+
+
+def edits_through_data_are_seen_where_no_script_asked_for_overlap():
+    def clamp(model, k):
+        if k % 3 == 0:
+            model.first.weight.grad.data.clamp_(-1e-3, 1e-3)
+
+    _assert_same_parameters(_train("off", 1.0, 14, clamp)[0], _train("on", 0.0, 14, clamp)[0])
+
+
+def gradients_of_a_part_end_what_no_script_asked_for():
+    def part(model, k):
+        if k == 4:
+            dl.gradients([model.second.weight, model.first.bias])
+
+    plain, _ = _train("off", 1.0, 7, part)
+    ended, overlapped = _train("on", 0.0, 7, part)
+    assert not overlapped
+    _assert_same_parameters(plain, ended)
+
+
+def a_model_whose_gradients_overlap_is_copied_and_saved():
+    model, overlapped = _train("on", 0.0, 3)
+    assert overlapped
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        _assert_same_parameters(model, other)
+        assert not overlaps(other.parameters())
