@@ -15,6 +15,7 @@ from dlrun.apart import loose, outside
 from dlrun.verify.tracer.recorder import Recorder, user_frame
 
 NUMBERS = 200  # of what is saved that are noted at most
+STATES = ({"last_epoch", "_step_count"}, {"state", "param_groups"})  # of a schedule, of an optimizer: of its own steps
 
 
 class Tee:
@@ -74,6 +75,8 @@ def _note_stored(recorder: Recorder, torch: Any) -> None:
 def _plain_numbers(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, float]]:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield name, float(value)
+    elif isinstance(value, dict) and any(value.keys() >= keys for keys in STATES):
+        return  # the rates and steps of ranks are judged by themselves
     elif depth and isinstance(value, (dict, list, tuple)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _plain_numbers(f"{name}[{key!r}]", item, depth - 1)
