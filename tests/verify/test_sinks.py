@@ -68,3 +68,11 @@ def test_of_what_is_saved_the_steps_of_schedules_and_optimizers_are_no_numbers_t
     saved = {"best": 0.5, "sched": schedule.state_dict(), "opt": optimizer.state_dict()}
     assert list(_plain_numbers("", saved)) == [("['best']", 0.5)]
     assert list(_plain_numbers("", optimizer.state_dict())) == []
+
+
+def test_of_what_is_saved_small_tensors_are_numbers_and_those_of_a_model_are_not() -> None:
+    conf, model = torch.tensor([[3, 1], [0, 4]]), torch.nn.Linear(2, 1)
+    saved = {"conf": conf, "best": torch.tensor(0.5), "model": model.state_dict(), "large": torch.zeros(99)}
+    names = ["['conf'][0][0]", "['conf'][0][1]", "['conf'][1][0]", "['conf'][1][1]", "['best']"]
+    assert list(_plain_numbers("", saved)) == list(zip(names, [3.0, 1.0, 0.0, 4.0, 0.5], strict=True))
+    assert list(_plain_numbers("", torch.eye(2).to_sparse())) == []
