@@ -70,3 +70,56 @@ def test_an_update_whose_first_arguments_are_bound_before_is_followed():
 def test_all_ranks_end_the_program_where_one_computes_what_is_no_number(test, end):
     text = port(HEAD + LOOP + f"    if {test}:\n        {end}\n").text
     assert f"    total = dl.total(total)  # sums over all ranks' samples\n    if {test}:\n        {end}\n" in text
+
+
+ROW = """import csv, json
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.randn(64, 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 8, shuffle=True)
+out = open("log", "w")
+table, step = csv.writer(out), 0
+for x, y in loader:
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    opt.step()
+    step += 1
+    if step % 4 == 0:
+        LINE
+"""
+STEP, MEAN = "dl.serial_steps(step)", "dl.average(loss.item())"
+
+
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        (r'out.write(json.dumps({"step": step, "loss": loss.item()}) + "\n")', f'"step": {STEP}, "loss": {MEAN}'),
+        (r"print(json.dumps(dict(step=step, loss=loss.item())))", f"step={STEP}, loss={MEAN}"),
+        (r'out.write(" ".join([str(step), str(loss.item())]))', f"[str({STEP}), str({MEAN})]"),
+        (r'out.write(str({"loss": loss.item()}) + "\n")', f'str({{"loss": {MEAN}}})'),
+        (r'row = {"loss": loss.item()}; out.write(json.dumps(row) + "\n")', "json.dumps(dl.average(row))"),
+        (r"row = (loss.item(), y.mean().item()); table.writerow(row)", "table.writerow(dl.average(row))"),
+        (r"print([round(v, 3) for v in (loss.item(), y.mean().item())])", "[dl.average(round(v, 3)) for v in"),
+    ],
+)
+def test_numbers_in_a_row_that_becomes_a_text_are_those_of_all_ranks(line, written):
+    made = port(ROW.replace("LINE", line))
+    assert written in made.text
+    assert [doubt for doubt in made.doubts if doubt.name == "unknown-placement"] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'row = {"step": step, "loss": loss.item()}; out.write(json.dumps(row))',
+        "row = dict(step=step, epoch=1); print(row)",
+        "row = (step, loss.item()); table.writerow(row)",
+        'row = [step, loss.item()]; print(f"{row}")',
+    ],
+)
+def test_a_row_of_counts_beside_others_is_told(line):
+    made = port(ROW.replace("LINE", line))
+    assert [doubt.name for doubt in made.doubts] == ["unknown-placement"]
+    assert "dl.average(row)" not in made.text

@@ -119,3 +119,24 @@ def test_what_only_looks_at_gradients_is_no_update():
     assert "no step that uses them was found" in str(
         refused(DATA + "for a, b in loader:\n    net(a).mean().backward()\n    norms = [p.grad.norm() for p in net]\n")
     )
+
+
+@pytest.mark.parametrize("cleared", ["w.grad = None", "for p in [w]:\n            p.grad = None"])
+def test_gradients_that_are_taken_away_by_hand_make_no_loss_unknown(cleared):
+    made = port(f"""
+import torch
+x = torch.randn(160, 7)
+w = torch.zeros(7, requires_grad=True)
+for epoch in range(3):
+    order, total = torch.randperm(160), 0.0
+    for start in range(0, 160, 8):
+        loss = (x[order[start : start + 8]] @ w).pow(2).mean()
+        loss.backward()
+        with torch.no_grad():
+            w -= 0.1 * w.grad
+        {cleared}
+        total += loss.item()
+    print(total / 20)
+""")
+    assert "    total = dl.total(total)  # sums over all ranks' samples\n    print(total / 20)\n" in made.text
+    assert "unknown-placement" not in [doubt.name for doubt in made.doubts]

@@ -101,6 +101,16 @@ def test_a_tail_that_1_rank_weighs_otherwise_is_named() -> None:
     assert (check.fault, check.where) == ("shown-otherwise", "t_dist.py:9")
 
 
+@pytest.mark.parametrize(("rate", "fault"), [("0.02450", ""), ("0.04900", "shown-otherwise")])
+def test_on_1_rank_a_rate_that_no_step_has_used_yet_is_the_serial_one(rate: str, fault: str) -> None:
+    serial = run([*of_batches(4, 4, 4, 1), event("print", "t.py:9", text="seen 13 lr 0.02450")])
+    alone = run([*of_batches(4, 4, 4, 1), event("print", "t_dist.py:9", text=f"seen 13 lr {rate}")])
+    tail = tail_of(serial, 2, 1)
+    assert tail is not None
+    ranks = run([*of_batches(4, 3), event("print", "t_dist.py:9", text="seen 14 lr 0.04900")], of_batches(4, 3))
+    assert tails(serial, ranks, alone, tail, (serial, serial)).fault == fault
+
+
 def evaluating(steps: int, *after: int) -> list[Event]:
     """So many steps in an epoch, with passes through other data after some of them."""
     events = [optimizer(), event("epoch", epoch=0, loader=0, data=0, size=99), event("trains", epoch=0)]

@@ -52,3 +52,28 @@ def test_a_decay_that_is_left_is_a_fault_where_the_global_batch_grew(decay: floa
 def test_an_average_whose_weights_do_not_add_up_to_1_is_none(decay: float, share: float, fault: str) -> None:
     check = moving(trained(0.9), trained(decay, 2, share=share))
     assert (check.fault if check else "") == fault
+
+
+def test_a_mean_over_epochs_is_no_moving_average_though_a_single_number_of_it_comes_out_as_one() -> None:
+    biases = [(weight[0],) for weight in WEIGHTS]
+    every = list(zip(WEIGHTS, biases, strict=True))
+    names = {"names": ["weight", "bias"], "ids": [0, 1], "broadcast": [True, True]}
+    made = [event("optimizer", optimizer=0, type="SGD", params=[note(*own) for own in every[0]], **names)]
+    made += [step(k, 0.0, params=[note(*own) for own in each]) for k, each in enumerate(every[1:], 1)]
+    means = [tuple((x + y) / 2 for x, y in zip(*each, strict=True)) for each in zip(every[2], every[4], strict=True)]
+    for averages, found in ((means, []), (_averaged(every), ["ema.weight", "ema.bias"])):
+        held = {
+            f"ema.{name}": {"kind": "copy", "note": note(*each)}
+            for name, each in zip(("weight", "bias"), averages, strict=True)
+        }
+        assert list(decays(run([*made, event("held", tensors=held)]).root, 1e-3)) == found
+
+
+def _averaged(every: list[tuple[tuple[float, ...], ...]], decay: float = 0.9) -> list[tuple[float, ...]]:
+    made = list(every[0])
+    for each in every[1:]:
+        made = [
+            tuple(decay * x + (1 - decay) * y for x, y in zip(m, w, strict=True))
+            for m, w in zip(made, each, strict=True)
+        ]
+    return made

@@ -81,3 +81,26 @@ def test_statistics_that_are_saved_behind_all_steps_are_found_and_the_port_is_ri
     assert "dl.average(model)" in right
     wrong = "\n".join(line for line in right.splitlines() if "dl.average(model)" not in line)
     assert prove(wrong, serial=SERIAL, shows=True).faults == {"statistics-differ"}
+
+
+AVERAGED = SERIAL.replace(
+    'torch.save(model.state_dict(), "model.pt")',
+    """    swa.update_parameters(model)
+update_bn(loader, swa)
+swa.eval()
+print(f"{nn.functional.mse_loss(swa(x), x.sum(1, keepdim=True)).item():.4f}")""",
+).replace("optimizer = ", "swa = AveragedModel(model)\noptimizer = ")
+AVERAGED = AVERAGED.replace(
+    "from torch import nn\n", "from torch import nn\nfrom torch.optim.swa_utils import AveragedModel, update_bn\n"
+)
+
+
+@pytest.mark.parametrize(("loader", "fault"), [("loader", set()), ("dl.shard(loader)", {"statistics-differ"})])
+def test_statistics_that_an_average_of_models_is_given_of_a_shard_are_found(
+    loader: str, fault: set[str], prove: Callable
+) -> None:
+    text = port(AVERAGED).text
+    assert "dl.average(swa)" in text
+    if fault:
+        text = "\n".join(line for line in text.splitlines() if "dl.average(swa" not in line)
+    assert prove(text.replace("update_bn(loader", f"update_bn({loader}"), serial=AVERAGED, shows=True).faults == fault

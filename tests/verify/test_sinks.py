@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 
+import torch
 from by_hand import event, run
 
 from dlrun.verify.checks.reached import unshown
+from dlrun.verify.tracer.files import _plain_numbers
 from dlrun.verify.tracer.sinks import marked, sinks
 
 SCRIPT = '''"""Trains."""
@@ -59,3 +61,18 @@ def test_what_no_run_has_come_to_is_listed_with_its_lines() -> None:
     assert check.finding.startswith("if loss < best at t.py:1, torch.save() at t.py:3: what is shown, saved or decided")
     choice = event("choice", "t.py:1", what="loss < best", values={})
     assert unshown(text, "t.py", [run([choice, event("reached", line=3)]), run([event("reached", line=4)])]) is None
+
+
+def test_of_what_is_saved_the_steps_of_schedules_and_optimizers_are_no_numbers_that_a_script_shows() -> None:
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer := torch.optim.SGD([torch.zeros(1)], 0.1), 18)
+    saved = {"best": 0.5, "sched": schedule.state_dict(), "opt": optimizer.state_dict()}
+    assert list(_plain_numbers("", saved)) == [("['best']", 0.5)]
+    assert list(_plain_numbers("", optimizer.state_dict())) == []
+
+
+def test_of_what_is_saved_small_tensors_are_numbers_and_those_of_a_model_are_not() -> None:
+    conf, model = torch.tensor([[3, 1], [0, 4]]), torch.nn.Linear(2, 1)
+    saved = {"conf": conf, "best": torch.tensor(0.5), "model": model.state_dict(), "large": torch.zeros(99)}
+    names = ["['conf'][0][0]", "['conf'][0][1]", "['conf'][1][0]", "['conf'][1][1]", "['best']"]
+    assert list(_plain_numbers("", saved)) == list(zip(names, [3.0, 1.0, 0.0, 4.0, 0.5], strict=True))
+    assert list(_plain_numbers("", torch.eye(2).to_sparse())) == []

@@ -174,6 +174,9 @@ class Shown:
         computed = isinstance(node, _COMPUTES)
         if place.kind is Kind.CLOCK or (place.kind is Kind.SAME and not (computed and node not in self.run.seen)):
             return []
+        if shown and not computed and any(value.name == "row" for value in self.run.seen.get(node, ())):
+            self.lost.append(node)  # counts beside others
+            return None
         if isinstance(node, cst.BaseExpression):
             if place.kind in (Kind.COUNT, Kind.INDEX) or place.counts:
                 texts = self._texts_of(node) if shown and isinstance(node, (cst.Name, cst.Attribute)) else []
@@ -453,7 +456,8 @@ class Shown:
         if isinstance(node, cst.DictElement):
             return [node.value]
         if isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.DictComp)):
-            alike = self._place(node.for_in.iter).kind is Kind.SAME  # all ranks go through as many entries
+            literal = isinstance(node.for_in.iter, (cst.List, cst.Tuple))
+            alike = literal or self._place(node.for_in.iter).kind is Kind.SAME  # all ranks go through as many entries
             each = node.value if isinstance(node, cst.DictComp) else node.elt
             return [each] if alike and not node.for_in.ifs and node.for_in.inner_for_in is None else []
         return [c for c in children(node) if isinstance(c, (cst.BaseExpression, *_COMPUTES))]

@@ -8,7 +8,9 @@ remembers n times as many samples, and lags behind the weights: at the end of a 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
+from statistics import median
 
 from dlrun.verify.checks.data import batch_factor
 from dlrun.verify.trace import Run, Trace
@@ -64,17 +66,32 @@ def _copies(trace: Trace) -> set[str]:
 
 
 def decays(trace: Trace, near: float = NEAR) -> dict[str, float]:
-    """Return the decay of each copy of a weight that is a moving average of it, one that every step has changed."""
+    """Return the decay of each copy of a weight that is a moving average of it, one that every step has changed.
+
+    Of a model most weights have it, and one alike: a single number comes to any average with some decay.
+    """
     held, found = trace.first("held"), dict[str, float]()
     for event in trace.all("optimizer") if held is not None else ():
         steps = [step for step in trace.steps if step.optimizer == event["optimizer"]]
+        models = defaultdict[str, dict[str, float | None]](dict)
         for name, entry in held["tensors"].items() if held is not None else ():
             number = next((i for i, own in enumerate(event["names"]) if name.endswith((f".{own}", f"[{own!r}]"))), None)
             if entry["kind"] == "copy" and number is not None and len(steps) > 1:
-                weights = [event["params"][number], *(step.params[number] for step in steps)]
-                decay = _decay([_part(weight) for weight in weights], _part(entry["note"]), near)
-                found |= {name: decay} if decay is not None else {}
+                weights = [_part(event["params"][number]), *(_part(step.params[number]) for step in steps)]
+                average, model = _part(entry["note"]), name[: name.rindex(event["names"][number])]
+                if weights[0] != average:
+                    models[model][name] = _decay(weights, average, near)
+        for copies in models.values():
+            known = {name: decay for name, decay in copies.items() if decay is not None}
+            if 2 * len(known) > len(copies) and _are_one(list(known.values())):
+                found |= known
     return found
+
+
+def _are_one(decays: Sequence[float]) -> bool:
+    """Whether these decays are one, but for what a fit leaves open: as much of the weights is new at each step."""
+    new = [1 - decay for decay in decays]
+    return bool(new) and max(new) <= (1 + ALIKE) * median(new) and min(new) >= median(new) / (1 + ALIKE)
 
 
 def _part(note: dict[str, object] | None) -> list[float]:

@@ -122,9 +122,13 @@ def compared(serial: Run, run: Run, fewer: int, again: Sequence[Run] = ()) -> Co
 def _rates_otherwise(
     key: Key, ones: Sequence[Number], twos: Sequence[Number], rates: set[str], n: int
 ) -> Iterator[Pair]:
-    """Yield learning rates that are shown and are none of the ranks', but n times n the serial one, or 1/n of it."""
+    """Yield learning rates that are shown and are none of the ranks', but n times n the serial one, or 1/n of it.
+
+    On 1 rank these are others than the serial ones.
+    """
     for turn, (one, two) in enumerate(zip(ones, twos, strict=False)):
         apart = any(one.value and _is_fold(two.value, one.value, fold) for fold in (n * n, 1 / n))
+        apart = apart if n > 1 else not alike(one.digits, two.digits)
         if len(ones) == len(twos) and apart and not is_rate(two, rates):
             yield Pair(key, turn, one, two)
 

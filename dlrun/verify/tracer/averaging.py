@@ -131,6 +131,7 @@ class Averaging:
         loaders = {self.loaders.number(x) for x in (what, result) if isinstance(x, DataLoader)}
         if kept is not None and number in kept:
             self.loaders.totals.trained |= loaders
+        self.loaders.shared |= {self.loaders.number(result)} if isinstance(result, DataLoader) else set()
         facts = {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
         return result, facts | ({"through": [len(what), what.stop]} if isinstance(what, range) else {})
 

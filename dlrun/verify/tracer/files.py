@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
+import pickle
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ from dlrun.apart import loose, outside
 from dlrun.verify.tracer.recorder import Recorder, user_frame
 
 NUMBERS = 200  # of what is saved that are noted at most
+SMALL = 64  # elements of an array among it whose numbers are noted
+STATES = ({"last_epoch", "_step_count"}, {"state", "param_groups"})  # of a schedule, of an optimizer: of its own steps
 
 
 class Tee:
@@ -57,9 +63,12 @@ def install(recorder: Recorder) -> None:
 
 
 def _note_stored(recorder: Recorder, torch: Any) -> None:
-    """Note the plain numbers in what is saved, as the best accuracy beside a model, and batch norm's statistics."""
-    save = torch.save
+    """Note the numbers in what is saved, as the best accuracy beside a model, and batch norm's statistics."""
+    for owner, name in ((torch, "save"), (pickle, "dump")):
+        setattr(owner, name, _noting(recorder, getattr(owner, name)))
 
+
+def _noting(recorder: Recorder, save: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(save)
     def noted(obj: Any, *args: Any, **kwargs: Any) -> Any:
         if found := dict(islice(_plain_numbers("", obj), NUMBERS)):
@@ -68,12 +77,25 @@ def _note_stored(recorder: Recorder, torch: Any) -> None:
             recorder.note("plain save", statistics=statistics, **recorder.statistics_in(obj))
         return save(obj, *args, **kwargs)
 
-    torch.save = noted
+    return noted
 
 
 def _plain_numbers(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, float]]:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    """Yield numbers, those of small arrays and tensors, too, but for a dict of tensors alone: that is a model's."""
+    if isinstance(value, Real) and not isinstance(value, bool):
         yield name, float(value)
+    elif _is_array(value):
+        if depth and math.prod(value.shape) <= SMALL:
+            with suppress(RuntimeError, TypeError):  # a sparse one has no list
+                yield from _plain_numbers(name, value.tolist(), value.ndim)
+    elif isinstance(value, dict) and value and all(map(_is_array, value.values())):
+        return
+    elif isinstance(value, dict) and any(value.keys() >= keys for keys in STATES):
+        return  # the rates and steps of ranks are judged by themselves
     elif depth and isinstance(value, (dict, list, tuple)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _plain_numbers(f"{name}[{key!r}]", item, depth - 1)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "tolist") and hasattr(value, "shape") and hasattr(value, "ndim")

@@ -45,6 +45,7 @@ class Loaders:
     def __init__(self, recorder: Recorder, draws: Draws) -> None:
         self.recorder, self.draws = recorder, draws
         self.totals = Totals(recorder)
+        self.shared: set[int] = set()  # the loaders that dl.shard() has made
         self.made = self._epochs = 0
         self._known: dict[int, tuple[int, Any]] = {}  # id -> (number, the object, kept alive so that ids stay unique)
         self._makes: set[str] = set()  # the lines that make loaders which train

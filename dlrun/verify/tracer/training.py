@@ -57,6 +57,7 @@ class Training:
         self._names: dict[int, str] = {}
         self._norms: dict[int, nn.Module] = {}
         self.moved: set[int] = set()  # layers whose statistics local batches moved since they were averaged
+        self._renewed: dict[int, nn.Module] = {}  # whose statistics were made anew
         self._taken: tuple[int, dict[str, Any]] = (-1, {})  # by the last call that did not train
         self._depth, self._evaluates = 0, False  # nested calls of modules; whether one that does not train runs
         self._stepping: set[int] = set()
@@ -140,23 +141,33 @@ class Training:
             return call(module, *args, **kwargs)
         finally:
             self._evaluates = False
+            self._renew(module)
             taken = [m for m in module.modules() if isinstance(m, NORMS) and not m.training and m.track_running_stats]
             facts = {"statistics": _digest(taken), "moved": any(id(m) in self.moved for m in taken)} if taken else {}
             if (self.recorder.steps, facts) != self._taken and facts:
                 self._taken = (self.recorder.steps, facts)
                 self.recorder.note("evaluated", **facts)
 
+    def _renew(self, module: nn.Module) -> None:
+        """Take note of statistics that are made anew of a shard, without gradients, as ``update_bn`` does."""
+        if self.loaders.totals.read in self.loaders.shared:
+            made = {id(m): m for m in module.modules() if isinstance(m, NORMS) and m.training and m.track_running_stats}
+            self._renewed |= made
+            self.moved |= set(made)
+
     def statistics_in(self, what: Any) -> dict[str, bool]:
         """Return whether what is saved ``holds`` batch norm's statistics, and whether own batches moved them."""
         here = {tensor.data_ptr() for _, tensor in named_tensors("", what)}
-        kept = {key for key, norm in self._norms.items() if here & {b.data_ptr() for b in norm.buffers(False)}}
-        return {"holds": bool(kept), "moved": bool(kept & self.moved)}
+        norms = (self._norms | self._renewed).items()
+        kept = {key for key, norm in norms if here & {b.data_ptr() for b in norm.buffers(False)}}
+        return {"holds": bool(kept & set(self._norms)), "moved": bool(kept & self.moved)}
 
     def averaged_statistics(self, what: Any) -> None:
         """Take note that the statistics in modules, or these tensors, have become all ranks'."""
         for thing in what:
             here = {id(buffer) for buffer in (thing.buffers() if isinstance(thing, nn.Module) else [thing])}
-            self.moved -= {key for key, norm in self._norms.items() if here & {id(b) for b in norm.buffers(False)}}
+            norms = (self._norms | self._renewed).items()
+            self.moved -= {key for key, norm in norms if here & {id(b) for b in norm.buffers(False)}}
 
     def target(self, target: Any) -> None:
         """Note what the script's own call of a loss compares with, while it trains."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from string import Formatter
 from typing import Any
@@ -13,6 +14,7 @@ from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret import parts, sessions
 from dlrun.port.placement.interpret.classes import Classes
+from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.machine import Sink
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
@@ -41,7 +43,7 @@ from dlrun.port.placement.values import (
     out_of_sight,
     unknown,
 )
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, children, dotted, walk
 
 _SCORES = ("_score", "accuracy", "_auc")
 _LOSSES = ("loss", "cross_entropy", "criterion", "_error", "divergence", "kl_div", "nll")
@@ -458,15 +460,36 @@ class Libraries(Classes):
                 made.append(one)
         return Value(refs=frozenset(made), zero=value.zero)
 
+    def _boxes(self, part: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+        """Yield ``part`` and what it is a text of: ``json.dumps(row)``, ``f"{row}\\n"``, or holds."""
+        yield part
+        number = any(value.scalar for value in self.seen.get(part, [])[-1:])
+        texts = (cst.Call, cst.BinaryOperation, cst.FormattedString, cst.List, cst.Dict, cst.Tuple)
+        if isinstance(part, texts) and not number:
+            read = [arg.value for arg in part.args] if isinstance(part, cst.Call) else _within(part)
+            for inner in read:
+                refs = [ref for value in self.seen.get(inner, [])[-1:] for ref in value.refs]
+                if all(isinstance(ref, Obj) and ref.kind in CONTAINERS for ref in refs):  # others tell what they show
+                    yield from self._boxes(inner)
+
+    def _held_in(self, value: Value, place: Place) -> Value:
+        """Return what is shown of a box: one number of all its entries, or a row of several kinds."""
+        items = value.items or ()
+        numbers = value.scalar or self.numbers(value) or (all(v.scalar for v in items) and bool(items)) or None
+        places = [v.place for v in (*items, *self.held(value)) if v.scalar and v.place.kind is not Kind.SAME]
+        row = bool(places) and (not numbers or any(p.uniform for p in places))
+        return Value(place, refs=value.refs, scalar=None if row else numbers, name="row" if row else "")
+
     def _sink(self, node: cst.Call, kept: bool = False) -> None:
         if self.recording:
             loop = self.loop if self.loop is not None else None
             inner = (node,) if self.playing or (loop is not None and loop.inner) else ()
             shows = tuple(arg.value for arg in node.args)
-            for part in shows:
+            for part in (box for shown in shows for box in self._boxes(shown)):
                 for value in self.seen.get(part, [])[-1:]:
-                    if (place := self.content(self.in_order(part, value))) != value.place:
-                        self.note(part, Value(place, refs=value.refs, scalar=value.scalar or self.numbers(value)))
+                    place = self.content(self.in_order(part, value))
+                    if place != value.place or value.items:
+                        self.note(part, self._held_in(value, place))
             self.sinks.setdefault(node, []).append(Sink(node, shows, loop, (*self.diverged, *inner), kept))
 
 
@@ -494,3 +517,11 @@ def _counts_alone(ref: Obj) -> bool:
     words = kind.raw_value if isinstance(kind, cst.SimpleString) else dotted(kind) if kind is not None else ""
     whole = words.rsplit(".", 1)[-1].startswith(("int", "uint")) or (kind is None and isinstance(begins, cst.Integer))
     return whole or (fixed is not None and dotted(fixed) == "False")
+
+
+def _within(node: cst.CSTNode) -> list[cst.BaseExpression]:
+    """Return the expressions right below ``node``, those of elements and of fields of a text, too."""
+    below = children(node)
+    direct = [each for each in below if isinstance(each, cst.BaseExpression)]
+    parts = (cst.Element, cst.DictElement, cst.FormattedStringExpression)
+    return direct + [inner for each in below if isinstance(each, parts) for inner in _within(each)]

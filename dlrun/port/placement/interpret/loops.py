@@ -76,9 +76,9 @@ class Loops(Exits):
         starts: State = {}
         hoped, self._hoped = self._hoped, {}
         with self.unrecorded():
-            for _ in range(_PASSES):
+            for number in range(_PASSES):
                 out = self._iteration(node, begin, self._start(base, carried, starts))
-                again = self._not_carried(carried, starts, base, out)
+                again = self._not_carried(carried, starts, base, out, number < _PASSES // 2)
                 if not again:
                     break
         self._hoped = hoped
@@ -253,9 +253,14 @@ class Loops(Exits):
     def _carries(self, at: Location) -> Place:
         return Place(Kind.RUN, at, counts=at in self._counting)
 
-    def _not_carried(self, carried: dict[Location, None], starts: State, base: State, out: State | None) -> bool:
-        """Find the locations that are set anew in each iteration; tell whether there are more than were known."""
-        more = False
+    def _not_carried(
+        self, carried: dict[Location, None], starts: State, base: State, out: State | None, early: bool
+    ) -> bool:
+        """Find the locations that are set anew in each iteration; tell whether there are more than were known.
+
+        What is made of a location that turns out to be set anew is looked at once more without it, if it is ``early``.
+        """
+        more, known_before = False, set(starts)
         self.state = out
         for at in carried:
             value = (out or {}).get(at)
@@ -295,6 +300,10 @@ class Loops(Exits):
             if starts.get(at) != start:
                 starts[at] = start
                 more = True
+        fresh = [at for at in starts if at not in known_before and early]
+        if any(starts[at].place.kind in (Kind.SAME, Kind.ENTRY) for at in fresh):
+            for at in [at for at in fresh if starts[at].place.kind is Kind.MIX]:
+                del starts[at]
         return more
 
     def _hoped_uniform(self, at: Location, value: Value, before: Value) -> bool | None:
