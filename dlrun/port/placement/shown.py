@@ -237,9 +237,12 @@ class Shown:
                 sums = [n for n in (node.left, node.right) if "summed" in self._place(n).adds]
                 if len(sums) == 2:
                     return [Wrap(n, "total") for n in sums]
-            if "bent" in place.adds and isinstance(node, _COMPUTES):
-                return self._parts(node, False, place)
+            before = len(self.lost)
+            found = self._parts(node, False, place) if "bent" in place.adds and isinstance(node, _COMPUTES) else None
+            if found is not None:
+                return found
             if "bent" in place.adds:
+                del self.lost[before:]
                 self.lost.append(node)
                 return []
             return [Wrap(node, "average")] if not place.adds and not self._truth(node) else None

@@ -94,9 +94,9 @@ class Operators(Expressions):
         if self.shards.parts and {a.kind, b.kind} == {Kind.ENTRY} and parts.contracts(node):
             return Value(self.of_episode(parts.SUMMED))
         if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
-            size = "size" if place == parts.SUMMED and "size" in (left.name, right.name) else ""
-            size = "guessed" if scalar and not (left.scalar and right.scalar) else size
-            return Value(self.of_episode(place), scalar=scalar, name=size)
+            name = parts.named(op, left, right, place)
+            name = name or ("guessed" if scalar and not (left.scalar and right.scalar) else "")
+            return Value(self.of_episode(place), scalar=scalar, name=name)
         if self.cadenced and isinstance(op, _SUMS):
             a, b = self._meant(a, b, node)
         for one, other in ((a, right), (b, left)):
@@ -315,8 +315,8 @@ class Operators(Expressions):
             return Value(SAME, scalar=True)
         scalar = True if all(s.scalar for s in sides) else None
         place = combine(places)
-        if self.shards.parts and scalar and place.kind is Kind.ENTRY:
-            place = self.of_episode(parts.BENT)  # that of the mean, not the mean of the ranks' answers
+        if self.shards.parts and place.kind is Kind.ENTRY and (scalar or parts.beside_means(sides)):
+            place = parts.BENT if scalar else parts.LOCAL  # that of the mean, not the mean of the ranks' answers
         return Value(place, scalar=scalar)
 
     def keys_in(self, ref: Obj) -> Place:
