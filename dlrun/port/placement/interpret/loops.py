@@ -125,6 +125,7 @@ class Loops(Exits):
         """Run one iteration from ``start``; return what holds behind it, whatever way it went."""
         self.state = start
         self.begun = dict(start)
+        self.updated = False
         flows = self.flows[-1]
         outer = (flows.breaks, flows.continues)
         flows.breaks, flows.continues = [], []

@@ -112,6 +112,7 @@ class Machine:
         self.zipped: dict[cst.CSTNode, list[Value]] = {}  # what calls of zip() went through last
         self.begun: State = {}  # the state in which an iteration over a shard began
         self.stepped: dict[cst.CSTNode, dict[Place, None]] = {}  # what a train_step() reads of its own, as it returns
+        self.updated = False  # whether this iteration has come to an update
         self.cadenced = 0  # how deep under tests that all ranks pass as often as the serial script
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.used: set[Any] = set()  # the exits whose results are read
@@ -134,6 +135,7 @@ class Machine:
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
         self.anew: dict[Obj, dict[Obj, list[tuple[str, Value]]]] = {}  # what defaultdicts make, and what that holds
         self.defaults: dict[tuple[cst.Param, Frame | None], Value] = {}  # what parameters default to, made once
+        self._changed: dict[Any, frozenset[str]] = {}  # what data sets change as samples are drawn, by class
         self._spent = 0
         self._frames: dict[tuple[Any, ...], Frame] = {}
         self._objects: dict[tuple[Any, ...], Obj] = {}

@@ -94,7 +94,7 @@ class Operators(Expressions):
         if self.shards.parts and {a.kind, b.kind} == {Kind.ENTRY} and parts.contracts(node):
             return Value(self.of_episode(parts.SUMMED))
         if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
-            name = parts.named(op, left, right, place)
+            name = parts.named(op, left, right, place) if not self.shards.episodes else ""
             name = name or ("guessed" if scalar and not (left.scalar and right.scalar) else "")
             return Value(self.of_episode(place), scalar=scalar, name=name)
         if self.cadenced and isinstance(op, _SUMS):
@@ -143,7 +143,9 @@ class Operators(Expressions):
         if isinstance(op, (cst.Modulo, cst.FloorDivide, cst.ModuloAssign)) and a.uniform and b.uniform:
             epochs = a.kind is not Kind.SAME and b.kind is Kind.COUNT  # of steps so far, by the steps of an epoch
             rest = isinstance(op, (cst.Modulo, cst.ModuloAssign))
-            return Value(SAME if rest or epochs else BENT_COUNT, scalar=True, name="remainder" if rest else "")
+            whole = self.shards.parts or b.kind is not Kind.SAME or a.kind is Kind.SAME
+            name = "" if not rest else "remainder" if whole else "undivided"
+            return Value(SAME if rest or epochs else BENT_COUNT, scalar=True, name=name)
         if a.uniform and b.uniform:
             return self._with_count(op, left, right, node, scalar)
         if (found := self._with_length(op, left, right, node)) is not None:
@@ -312,11 +314,13 @@ class Operators(Expressions):
             if dicts and len(dicts) == len(sides[1].refs):
                 places[1] = combine(self.keys_in(ref) for ref in dicts)  # it asks for a key, whatever is held there
         if all(p.uniform for p in places):
-            return Value(SAME, scalar=True)
+            return Value(SAME, scalar=True, name="undivided" if any(s.name == "undivided" for s in sides) else "")
         scalar = True if all(s.scalar for s in sides) else None
         place = combine(places)
         if self.shards.parts and place.kind is Kind.ENTRY and (scalar or parts.beside_means(sides)):
-            place = parts.BENT if scalar else parts.LOCAL  # that of the mean, not the mean of the ranks' answers
+            place = (
+                parts.BENT if scalar else self.of_episode(parts.LOCAL)
+            )  # that of the mean, not the mean of the ranks' answers
         return Value(place, scalar=scalar)
 
     def keys_in(self, ref: Obj) -> Place:

@@ -17,14 +17,12 @@ import libcst as cst
 
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import ENTRY, MIX, RATIO, Kind, Place, Value
+from dlrun.port.placement.values import ENTRY, MIX, RATIO, Kind, Place, Quotient, Value
 from dlrun.port.program.script import argument, dotted
 
 SUMMED, BENT = Place(Kind.ENTRY, adds=frozenset({"summed"})), Place(Kind.ENTRY, adds=frozenset({"bent"}))
 PER = Place(Kind.ENTRY, adds=frozenset({"bent", "per"}))  # a number over the samples of the part
-RATE = Place(
-    Kind.ENTRY, adds=frozenset({"bent", "rate"})
-)  # a sum over another, of which each part has as much as it has
+RATE = Place(Kind.ENTRY, adds=frozenset({"bent", "rate"}))  # a sum over another one
 LOCAL = Place(Kind.ENTRY, adds=frozenset({"bent", "local"}))  # of each sample, bent by a number of this rank's
 NAMES = ("size", "mean", "centered")
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
@@ -60,13 +58,8 @@ def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | 
             return over
     if a == RATE and b.uniform and isinstance(op, _DIVIDES):
         return RATE
-    if (
-        not left.scalar
-        and a == ENTRY
-        and (b == PER or right.name == "size")
-        and isinstance(op, (*_MULTIPLIES, *_DIVIDES))
-    ):
-        return PER if isinstance(op, _DIVIDES) is (b == SUMMED) else BENT
+    if not left.scalar and a == ENTRY and isinstance(op, _DIVIDES) and right.name == "size":
+        return PER  # of each sample
     if "bent" in a.adds | b.adds:
         numbers = [bool(v.scalar) for v, p in ((left, a), (right, b)) if not p.uniform]
         return LOCAL if "local" in a.adds | b.adds or len(set(numbers)) > 1 else BENT
@@ -107,12 +100,8 @@ def beside_means(sides: list[Value]) -> bool:
 
 def _linear(op: Any, a: Place, b: Place) -> bool:
     """Tell whether an operator is linear in what is of samples: a sum, or a product with a number of all ranks."""
-    return (
-        isinstance(op, _SUMS)
-        or (b.uniform
-        and isinstance(op, (*_MULTIPLIES, *_DIVIDES)))
-        or (a.uniform and isinstance(op, _MULTIPLIES))
-    )
+    scales = b.uniform or (a.uniform and not isinstance(op, _DIVIDES))
+    return isinstance(op, _SUMS) or (scales and isinstance(op, (*_MULTIPLIES, *_DIVIDES)))
 
 
 def quotient(over: Place, under: Place) -> Place:
@@ -120,7 +109,7 @@ def quotient(over: Place, under: Place) -> Place:
     if "bent" in over.adds | under.adds:
         return MIX
     if "summed" in under.adds:
-        return RATIO if over.adds <= {"summed", "scaled", "reset"} else MIX
+        return replace(RATIO, at=Quotient(over, under)) if over.adds <= {"summed", "scaled", "reset"} else MIX
     if "summed" in over.adds:
         return replace(RATIO, adds=frozenset({"summed"})) if "entry" not in over.adds else MIX
     return RATIO
