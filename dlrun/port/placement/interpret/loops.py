@@ -75,13 +75,16 @@ class Loops(Exits):
         }
         starts: State = {}
         hoped, self._hoped = self._hoped, {}
+        begun_anew, self._begun_anew = self._begun_anew, set()
         with self.unrecorded():
             for _ in range(_PASSES):
                 out = self._iteration(node, begin, self._start(base, carried, starts))
                 again = self._not_carried(carried, starts, base, out)
                 if not again:
                     break
-        self._hoped = hoped
+            else:
+                self.lost = self.lost or node
+        self._hoped, self._begun_anew = hoped, begun_anew
         self._note_zeros(carried, base)
         out = self._iteration(node, begin, self._start(base, carried, starts))
         del self.diverged[diverged:]
@@ -256,7 +259,7 @@ class Loops(Exits):
 
     def _not_carried(self, carried: dict[Location, None], starts: State, base: State, out: State | None) -> bool:
         """Find the locations that are set anew in each iteration; tell whether there are more than were known."""
-        more = False
+        more = anew = False
         self.state = out
         for at in carried:
             value = (out or {}).get(at)
@@ -284,8 +287,10 @@ class Loops(Exits):
                 counts = place.kind is Kind.RUN and place.adds <= alike
                 if counts and bool(place.adds) and at not in self._counting and base[at].place.uniform:
                     self._counting.add(at)
-                    starts.clear()  # what is computed with it is another thing now
-                    return True
+                    more = True
+                    anew = anew or at not in self._begun_anew
+                    self._begun_anew.add(at)
+                    continue
                 if not counts and at in self._counting:
                     self._counting.discard(at)
                     more = True
@@ -296,6 +301,9 @@ class Loops(Exits):
             if starts.get(at) != start:
                 starts[at] = start
                 more = True
+        if anew:  # what is computed with a count is another thing now
+            for at in [at for at in starts if not self._hoped.get(at)]:
+                del starts[at]
         return more
 
     def _hoped_uniform(self, at: Location, value: Value, before: Value) -> bool | None:

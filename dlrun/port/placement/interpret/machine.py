@@ -99,6 +99,7 @@ class Machine:
         self.flows: list[Flows] = [Flows()]
         self.loop: Sharded | None = None
         self.diverged: list[cst.CSTNode] = []
+        self.by_carried: dict[cst.CSTNode, bool] = {}  # whether such a test asks for more than this iteration's entries
         self.recording = True
         self.writes: list[dict[Location, None]] = []
         self.seen: dict[cst.CSTNode, list[Value]] = {}
@@ -156,6 +157,13 @@ class Machine:
         return self.playing > 0 or (
             self.loop is not None and (self.loop.inner > 0 or len(self.diverged) > self.loop.outer)
         )
+
+    @property
+    def under_carried(self) -> cst.CSTNode | None:
+        """The test around this line, if any, that asks for what this rank's earlier iterations have left."""
+        if self.loop is None or self.shards.episodes:
+            return None
+        return next((test for test in self.diverged[self.loop.outer :] if self.by_carried.get(test)), None)
 
     # -- bookkeeping ---------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from dlrun.port.program.script import dotted
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
+_CARRIED = "it is added up where {} holds, which goes by what this rank alone has left so far"
 _FINITE = ("isfinite", "isnan", "isinf")
 _UNIONS = (cst.BitOr, cst.BitOrAssign)
 _FLAGS = (*_UNIONS, cst.BitAnd, cst.BitAndAssign)
@@ -112,6 +113,8 @@ class Operators(Expressions):
                     text = "ranks add to it by tests of their own, each as often as the serial script"
                     return Value(unknown(node, text, place.at), scalar=scalar)
                 place = replace(place, adds=frozenset({"fires"}))  # as often as the serial script adds it
+            if (test := self.under_carried) is not None and not self.shards.parts:
+                return Value(unknown(node, _CARRIED.format(self.script.code(test)), place.at), scalar=scalar)
             if self.shards.parts:
                 return Value(self._added(a, b, place, node), scalar=scalar)
             return Value(place if not self.apart else self.counted(place), scalar=scalar)
@@ -196,7 +199,7 @@ class Operators(Expressions):
         how = parts.added(other, self.apart)
         if how == "summed" and self._by_a_test_of_parts(other):
             how = "bent"
-        if how == "bent":
+        elif how == "bent":
             sides = _sides(node)
             how = "same" if self.force(sides[run is a], Value(other)).place == SAME else "bent"
         how = "entry" if how == "summed" and self.shards.episodes else how

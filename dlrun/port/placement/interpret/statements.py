@@ -233,7 +233,10 @@ class Statements(Loops):
         """Return ``value``, as an extreme where a test has found it to be one: ``if v > best: best = v``."""
         for where, what, text in self.guards:
             if where == at and source is not None and self.script.code(source) == text:
-                return value.at(Place(Kind.EXTREME, at, frozenset({what})))
+                alike = self.shards.parts and not self.apart  # that of the iteration: see ``_forced``
+                return value.at(
+                    Place(Kind.RUN, at, frozenset({"same"})) if alike else Place(Kind.EXTREME, at, frozenset({what}))
+                )
         return value
 
     def _store(self, target: cst.Subscript, value: Value, source: cst.BaseExpression | None) -> None:
