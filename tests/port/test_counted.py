@@ -233,3 +233,76 @@ def test_samples_and_percent_so_far_at_the_last_of_so_many_steps_are_the_serial_
     (tmp_path / "dist.py").write_text(ported.text)
     shown = [started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=3)]
     assert shown[0] == shown[1] and "[1, 12] 44/96 (45.8%)\n48" in shown[0] and not ported.doubts
+
+
+STEP = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+class Pairs(Dataset):
+    def __init__(self):
+        self.x, self.y, self.served = torch.ones(96, 3), torch.ones(96, 1), 0
+    def __len__(self): return len(self.x)
+    def __getitem__(self, i):
+        self.served += 1
+        return self.x[i], self.y[i]
+pairs = Pairs()
+loader = DataLoader(pairs, 8)
+model = nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), 0.0)
+def step(x, y):
+    loss = nn.functional.mse_loss(model(x), y)
+    opt.zero_grad(); loss.backward(); opt.step()
+    return loss.item()
+"""
+FROM_TWO = """batches = iter(loader)
+losses = []
+for t in range(2, 8):
+    x, y = next(batches)
+    losses.append(step(x, y))
+    if t % 2 == 0:
+        print(t)
+print(t, len(losses))
+"""
+BY_ITSELF = """def every(k):
+    count = 0
+    def due():
+        nonlocal count
+        count += 1
+        return count % k == 0
+    return due
+due = every(4)
+for x, y in loader:
+    step(x, y)
+    if due():
+        print("due")
+"""
+EARLY = """for i, (x, y) in enumerate(loader):
+    if i >= 6:
+        break
+    step(x, y)
+print(i)
+"""
+SERVED = "for x, y in loader:\n    step(x, y)\nprint(pairs.served)\n"
+
+
+def test_a_range_of_steps_that_starts_late_is_divided_at_both_ends(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(STEP + FROM_TWO)
+    (tmp_path / "dist.py").write_text(port(STEP + FROM_TWO).text)
+    assert started(tmp_path, ["dist.py"], ranks=2) == started(tmp_path, ["train.py"])
+
+
+@pytest.mark.parametrize(("loop", "told"), [(BY_ITSELF, "due()"), (EARLY, "i"), (SERVED, "pairs.served")])
+def test_counts_that_no_line_makes_those_of_the_serial_script_are_told(loop, told) -> None:
+    doubts = [d for d in port(STEP + loop).doubts if d.name == "unknown-placement"]
+    assert [d.why.partition(":")[0] for d in doubts] == [told]
+    late = EARLY.replace("    if i >= 6:\n        break\n", "").replace(
+        "    step(x, y)", "    step(x, y)\n    if i == 5: break"
+    )
+    assert not port(STEP + late).doubts and "print(dl.serial_steps(i + 1) - 1)" in port(STEP + late).text
+
+
+def test_each_unknown_number_of_a_line_is_told() -> None:
+    first = "mean, kept = 0.0, torch.zeros(len(loader))\nfor i, (x, y) in enumerate(loader):\n    loss = step(x, y)\n"
+    first += '    mean = (mean * i + loss) / (i + 1)\n    kept[i] = loss\nprint(f"{mean:.4f} {kept.sum():.4f}")\n'
+    doubts = [d for d in port(STEP + first).doubts if d.name == "unknown-placement"]
+    assert [d.why.partition(":")[0] for d in doubts] == ["mean", "kept.sum()"]

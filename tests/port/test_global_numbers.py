@@ -171,3 +171,57 @@ def test_iterations_that_a_test_of_the_loss_counts_are_those_of_whole_batches(tm
     assert [rounded(line) for line in mine.splitlines()] == [rounded(line) for line in serial.splitlines()]
     odd = TESTED.replace("math.isfinite(loss.item())", "fine(loss)").replace("epoch in range(2)", "fine in fines")
     assert [d.why.partition(":")[0] for d in port(odd, Options(batch="global")).doubts if d.name != "may-hang"]
+
+
+SHOWN = """import math
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randn(96, 1)), 8)
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    out = model(x)
+    loss = nn.functional.mse_loss(out, y)
+    opt.zero_grad(); loss.backward(); opt.step()
+    print(f"{SHOWN:.4f}")
+"""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "(1 - ((out - y) ** 2).sum() / ((y - y.mean()) ** 2).sum()).item()",
+        "((y - y.mean()) * (out - out.mean())).mean().item()",
+        "torch.square(out - out.mean(0)).sum().item()",
+        "(out - y).abs().median().item()",
+        "np.std((out - y).detach().numpy())",
+        "(out > out.mean()).sum().item()",
+        "(out - y).norm().item()",
+    ],
+)
+def test_a_number_of_this_ranks_part_that_no_others_make_whole_is_told(told) -> None:
+    ported = port(SHOWN.replace("SHOWN", told), Options(batch="global"))
+    assert [d.name for d in ported.doubts] == ["unknown-placement"] and "dl.average" not in ported.text
+
+
+SUMS_AND_MEANS = (
+    "(y - y.mean()).sum().item() + (out - y.mean()).mean().item()",
+    "((out > 0) & (y > 0)).sum().item() / (y > 0).sum().item()",
+    "((out - y) ** 2 * (y > 0)).sum().item() / float(len(y))",
+    "(out / len(out)).sum().item()",
+    "math.sqrt(loss.item())",
+    "max((out > 0).sum().item(), 1) / 3",
+)
+
+
+def test_sums_means_and_quotients_of_sums_are_those_of_whole_batches(tmp_path) -> None:
+    program = SHOWN.replace('"{SHOWN:.4f}"', '"' + " ".join(f"{{{shown}:.4f}}" for shown in SUMS_AND_MEANS) + '"')
+    (tmp_path / "train.py").write_text(program)
+    ported = port(program, Options(batch="global"))
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert not ported.doubts
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert [rounded(line) for line in mine.splitlines()] == [rounded(line) for line in serial.splitlines()]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from running import started
 
-from dlrun.port import port
+from dlrun.port import Options, port
 
 LOOP = """
 import torch
@@ -245,3 +246,61 @@ def test_dicts_of_sums_that_are_shown_or_saved_whole_are_totals(shown, term, wri
     added = f'seen += len(x)\n        parts["a"] += out.mean().item() * len(x)\n        parts["b"] += {term}\n'
     ported = port(f"{head}        {added}    {shown}\n")
     assert reduced(ported.text) == written and not [d for d in ported.doubts if d.danger != "low"]
+
+
+CARRIED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(96, 3), torch.randint(0, 2, (96,))), batch_size=8)
+model = nn.Linear(3, 2)
+opt = torch.optim.SGD(model.parameters(), 0.0)
+low, records, total, above, moving, spikes, high = 9.0, 0, 0.0, 0, 0.7, 0, 0
+for i, (x, y) in enumerate(loader):
+    loss = nn.functional.cross_entropy(model(x), y)
+    opt.zero_grad(); loss.backward(); opt.step()
+    if loss.item() < low:
+        low = loss.item()
+        records += 1
+    total += loss.item()
+    if loss.item() > total / (i + 1):
+        above += 1
+    moving = 0.9 * moving + 0.1 * loss.item()
+    if loss.item() > moving:
+        spikes += 1
+    if loss.item() > 0.7:
+        high += 1
+print(f"{low:.5f} {high}")
+print(records)
+print(above)
+print(spikes)
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"), [("local", ["records", "above", "spikes"]), ("global", ["above", "spikes"])]
+)
+def test_a_count_by_a_test_of_what_this_ranks_iterations_have_left_is_told(batch, told) -> None:
+    doubts = [d for d in port(CARRIED, Options(batch=batch)).doubts if d.name == "unknown-placement"]
+    assert [d.why.partition(":")[0] for d in doubts] == told
+
+
+def test_extremes_of_whole_batches_and_the_count_of_their_records_are_the_serial_ones(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(CARRIED)
+    (tmp_path / "dist.py").write_text(port(CARRIED, Options(batch="global")).text)
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert mine.splitlines()[:2] == serial.splitlines()[:2]
+
+
+def test_a_loop_that_keeps_many_counts_is_solved() -> None:
+    more = (
+        "".join(f"    if i % 2: c{k} += {k}\n" for k in range(12))
+        + "    if last > 0.5: ups += 1\n    last = loss.item()\n"
+    )
+    begin = "last = ups = 0\n" + "".join(f"c{k} = 0\n" for k in range(12))
+    many = CARRIED.replace("for i, (", begin + "for i, (").replace(
+        "print(f", more.strip("\n").join(("", "\n")) + "print(f"
+    )
+    ported = port(many + "print(ups, c3)\n", Options(batch="global"))
+    assert [d.name for d in ported.doubts] == ["unknown-placement"] * 2 and "dl.average(last) > 0.5" in ported.text

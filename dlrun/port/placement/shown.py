@@ -240,9 +240,12 @@ class Shown:
                 sums = [n for n in (node.left, node.right) if "summed" in self._place(n).adds]
                 if len(sums) == 2:
                     return [Wrap(n, "total") for n in sums]
-            if "bent" in place.adds and isinstance(node, _COMPUTES):
-                return self._parts(node, False, place)
+            before = len(self.lost)
+            found = self._parts(node, False, place) if "bent" in place.adds and isinstance(node, _COMPUTES) else None
+            if found is not None:
+                return found
             if "bent" in place.adds:
+                del self.lost[before:]
                 self.lost.append(node)
                 return []
             return [Wrap(node, "average")] if not place.adds and not self._truth(node) else None
@@ -334,7 +337,7 @@ class Shown:
         """Return what makes remainders of counts serial, ``step % 7``, wherever they are in what is shown."""
         found: list[Wrap] = []
         for n in walk(part):
-            if not any(v.name == "remainder" for v in self.run.seen.get(n, ())[-1:]):
+            if not any(v.name in ("remainder", "undivided") for v in self.run.seen.get(n, ())[-1:]):
                 continue
             if isinstance(n, cst.BinaryOperation):
                 for side in (n.left, n.right):
@@ -441,7 +444,8 @@ class Shown:
             found += wraps or []
         if len(self.lost) > lost and isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
             return []  # a local sum over its own count is nearer than over that of all
-        silent = place.kind is not Kind.SAME and not found and isinstance(node, cst.BaseExpression) and not self.lost
+        silent = place.kind is not Kind.SAME and not found and isinstance(node, cst.BaseExpression)
+        silent = silent and len(self.lost) == lost
         if silent and (place == MIXED or not (shown and place.kind in (Kind.ENTRY, Kind.COUNT, Kind.INDEX))):
             self.lost.append(node)
             return None
@@ -569,6 +573,10 @@ class Shown:
         self.sink = None
         place = self._place(node.test)
         inside = [t for t in tests if t.loop is not None]
+        if inside and self._asks_elsewhere(node):
+            text = self.script.code(node.test)
+            why = f"{text}: every so many iterations of a rank, n times as many serial ones: the number is not divided"
+            yield Doubt(node.test, why, "medium", name="unknown-placement")
         if place.uniform or self._of_sizes(node.test) or not (self._decides(node) if inside else self._leaves(node)):
             return
         if self._counts_alike(node.test):
@@ -597,6 +605,14 @@ class Shown:
             text = self.script.code(node.test)
             why = f"{text}: the ranks may decide differently, and wait for each other for ever"
             yield Doubt(node.test, why, "high", name="may-hang")
+
+    def _asks_elsewhere(self, node: cst.CSTNode) -> bool:
+        """Tell whether a function that counts by itself answers a test, ``if is_due():``, under which is no update."""
+        test = getattr(node, "test", node)
+        if not isinstance(node, cst.If) or any(isinstance(n, cst.Modulo) for n in walk(test)):
+            return False
+        told = any(v.name == "undivided" for n in walk(test) for v in self.run.seen.get(n, ())[-1:])
+        return told and self.run.shards.steps.isdisjoint(walk(node.body))
 
     def _draws_locally(self, node: cst.CSTNode, wraps: list[Wrap]) -> str:
         """Return how the ranks agree on a test of a length where they draw from what has it: "" where none does.

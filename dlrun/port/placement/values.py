@@ -46,7 +46,8 @@ class Place:
     COUNT    all ranks hold the same number, and the serial one is n times it: iterations so far, len(shard);
              ``at`` is the power of n where that is not 1: -1 of 1 / len(shard); or "bent" of what is computed from
              counts, and is no multiple of them: 100 - steps, steps // 5
-    INDEX    likewise the number of an iteration, from 0; ``at`` is "scaled" of a multiple of it
+    INDEX    likewise the number of an iteration, from 0; ``at`` is "scaled" of a multiple of it, "bent" of that of
+             an iteration that a loop has left before its update
     CLOCK    read from this rank's clock, or drawn at random outside loops over shards: rank 0's is as good as another
     SHARD    an iterable of this rank's shard of the batches
     ENTRY    exactly the value of one serial iteration, of another one on each rank
@@ -167,6 +168,8 @@ def join_places(a: Place, b: Place) -> Place:
         return Place(Kind.ENTRY, adds=frozenset({"bent"}))
     if kinds == {Kind.COUNT}:
         return MIXED
+    if kinds == {Kind.INDEX}:
+        return a if a.at == "bent" else b
     for kind in (Kind.ENTRY, Kind.SHARD, Kind.CLOCK, Kind.COUNT, Kind.INDEX):
         if kind in kinds:
             return a if a.kind is kind else b

@@ -167,7 +167,7 @@ class Calls(Libraries):
             if self._goes_by_own_steps(ref.site):
                 return Value(scalar=True)  # a schedule that goes by the local steps
             if self.shards.parts and loss and combine(given).kind is Kind.ENTRY:
-                return Value(self.of_episode(parts.SUMMED) if parts.is_sum(ref.site) else ENTRY, scalar=True)
+                return Value(self.of_episode(parts.loss(combine(given), ref.site)), scalar=True)
             return Value(out_of_sight(combine(given)), scalar=True if loss else None)
         return Value(out_of_sight(combine(given)))
 

@@ -8,8 +8,8 @@ import libcst as cst
 
 from dlrun.port.placement.interpret.containers import Containers
 from dlrun.port.placement.store import CONTENT, Bound, Class, Frame, Function, Method, Obj, key_of
-from dlrun.port.placement.values import ANY, Kind, Value, combine, join, joined
-from dlrun.port.program.script import dotted, names_in
+from dlrun.port.placement.values import ANY, Kind, Value, combine, join, joined, unknown
+from dlrun.port.program.script import dotted, names_in, walk
 
 _DUNDERS: dict[type[Any], str] = {
     cst.Add: "__add__",
@@ -36,6 +36,7 @@ _KINDS = {
 }
 _RATES = ("lr", "learning_rate")
 _DEALT = ("sampler", "batch_sampler")  # what a loader holds that is sharded with it
+_DRAWS = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _SHAPES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_sparse", "layout")
 
 
@@ -84,6 +85,23 @@ class Classes(Containers):
     def is_module(self, cls: Class) -> bool:
         """Tell whether ``cls`` is a module of a network, whose forward pass computes and keeps nothing."""
         return any(name.endswith(("Module", ".Model", ".Layer", "LightningModule")) for name in self.foreign_bases(cls))
+
+    def changed_as_drawn(self, cls: Class | None) -> frozenset[str]:
+        """Return the attributes that the methods of a data set change by which a loader draws its samples."""
+        if cls is None or not any(name.endswith("Dataset") for name in self.foreign_bases(cls)):
+            return frozenset()
+        if cls not in self._changed:
+            found = set()
+            methods = [m for each in self.lines(cls) for m in each.node.body.body if isinstance(m, cst.FunctionDef)]
+            for n in (n for method in methods if method.name.value in _DRAWS for n in walk(method)):
+                targets = [n.target] if isinstance(n, cst.AugAssign) else []
+                targets += [t.target for t in n.targets] if isinstance(n, cst.Assign) else []
+                for target in targets:
+                    base = target.value if isinstance(target, cst.Subscript) else target
+                    if isinstance(base, cst.Attribute) and isinstance(base.value, cst.Name):
+                        found.add(base.attr.value)
+            self._changed[cls] = frozenset(found)
+        return self._changed[cls]
 
     def member(self, cls: Class, name: str, after: Class | None = None) -> Value | None:
         """Return what ``cls`` or a base has under ``name``; with ``after``, only what comes behind that class."""
@@ -179,6 +197,9 @@ class Classes(Containers):
         if not isinstance(ref, Obj):
             return ANY
         if (held := self.read((ref, name))) is not None:
+            if self.sharded and not held.place.why and name in self.changed_as_drawn(ref.cls):
+                text = "it changes where a sample is drawn: each rank draws those of its share"
+                return Value(unknown(ref.site, text, (ref, name)), scalar=held.scalar)
             rate = name in _RATES and held.place.kind is Kind.COUNT
             return Value(scalar=True) if rate else held  # set by a serial count: the rate that all ranks train with
         if name == "iterations" and "keras.optimizers." in f"{ref.name}.":

@@ -29,6 +29,9 @@ _ROUNDS = 5  # until a loop that is no loop over a shard changes nothing any mor
 _ORDERED = {cst.GreaterThan: "max", cst.GreaterThanEqual: "max", cst.LessThan: "min", cst.LessThanEqual: "min"}
 
 
+_CARRIED = (Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO, Kind.UNKNOWN)  # what earlier iterations have left
+
+
 class ControlFlow(Statements):
     """Runs branches and loops; each method runs one kind of statement."""
 
@@ -55,6 +58,7 @@ class ControlFlow(Statements):
             apart = False
         if apart:
             self.diverged.append(node.test)
+            self.by_carried[node.test] = place.kind in _CARRIED
         self.guards += guards
         self.state = dict(before) if before is not None else None
         paced = not apart and self.loop is not None and self._is_cadence(node.test)
@@ -71,6 +75,7 @@ class ControlFlow(Statements):
             self.state = self._either(before, then, self.state)
             return
         leaves = then is None or self.state is None
+        self.by_carried[node.test] = False
         self.state = merge_diverged(then, self.state, node.test)
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)

@@ -43,6 +43,7 @@ class Expressions(Machine):
     def eval(self, node: cst.BaseExpression) -> Value:
         """Return what ``node`` is, and note it."""
         self.spend(node)
+        self.updated = self.updated or node in self.shards.steps
         method = getattr(self, f"_{type(node).__name__}", None)
         if self.state is None:
             return ANY
@@ -420,7 +421,7 @@ class Expressions(Machine):
 
     def of_episode(self, place: Place) -> Place:
         """Return the placement of a number of a part; of an episode nothing adds up."""
-        return ENTRY if self.shards.episodes and place == parts.SUMMED else place
+        return ENTRY if self.shards.episodes and place in (parts.SUMMED, parts.LOCAL) else place
 
     @staticmethod
     def _sets(value: Value) -> bool:

@@ -53,6 +53,7 @@ _ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "built
 _OF_TEXTS = ("os.path.join", "os.fspath", "builtins.str", "pathlib.Path", "pathlib.PurePath")
 _OF_BASES = ("__init__", "__setitem__", "__getitem__")
 _REDUCES = (Row.SUM, Row.MEAN, Row.MAX, Row.MIN)
+_SECOND = ("norm", "quantile", "nanquantile", "percentile", "nanpercentile")  # whose axis is not their second argument
 
 
 class Libraries(Classes):
@@ -116,16 +117,19 @@ class Libraries(Classes):
         of_numbers = bool(given) and all(g.scalar for g in given) and name.startswith(_ELEMENTWISE)
         number = name.endswith(".norm") and len(given) == 1
         number = number or (name.endswith(_SCORES) and "average" not in keywords)
+        if row is Row.STATISTIC and place.kind is Kind.ENTRY:
+            return self._statistic(name, args, keywords, place)
         scalar = True if losses or number or row is Row.SCALAR or of_numbers else None
         if self.shards.parts and place.kind is Kind.ENTRY and row is Row.COUNTS:
             place = self.of_episode(parts.SUMMED)
         elif self.shards.parts and place.kind is Kind.ENTRY:
             numbers = row is Row.SCALAR or any(g.scalar and g.place.kind is Kind.ENTRY for g in given)
+            centered = any(g.name == "centered" for g in given)
             if losses or parts.is_sum(node):
-                place = self.of_episode(parts.SUMMED) if parts.is_sum(node) else ENTRY
+                place = self.of_episode(parts.loss(parts.LOCAL if centered else place, node))
                 scalar = True
-            elif numbers and (parts.bends(name) or name.startswith("math.")):
-                place = parts.BENT
+            elif centered or (numbers and parts.bends(name)) or (number and not name.endswith("accuracy_score")):
+                place = parts.BENT if numbers or number else parts.LOCAL
         reduced = any(map(self.serial, given))
         kinds = (self.shards.kind(n) for n in (node, *(arg.value for arg in node.args)))
         if place.kind in (Kind.COUNT, Kind.INDEX) and (any(kinds) or self._goes_by_own_steps(node)):
@@ -139,6 +143,15 @@ class Libraries(Classes):
             return Value(refs=frozenset([made]), scalar=scalar, reduced=reduced)
         texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
         return Value(place, scalar=scalar, reduced=reduced, texts=texts)
+
+    def _statistic(self, name: str, args: list[Value], keywords: dict[str, Value], place: Place) -> Value:
+        """Return a statistic of one iteration's values: of a part of them it is none of the whole."""
+        places = args[1 + (name.rpartition(".")[2] in _SECOND) :]
+        given = [*places[:1], *(v for k, v in keywords.items() if k in ("dim", "axis"))]
+        axes = [v.const for v in given if not isinstance(v.const, (bool, type(None)))]
+        if self.shards.parts and not self.shards.episodes:
+            place = parts.reduced(Row.STATISTIC, Value(place), not axes, 0 in axes)
+        return Value(place, scalar=None if axes else True)
 
     def _holder(self, name: str, keywords: dict[str, Value], node: cst.Call) -> Value:
         """Return an object that has what it is given as attributes: ``Checkpoint(step=step, iterator=iter(data))``."""
@@ -228,7 +241,14 @@ class Libraries(Classes):
             axes = [args[1]] if len(args) > 1 else [v for k, v in keywords.items() if k in ("dim", "axis")]
             along = any(axis.const == 0 and axis.const is not False for axis in axes)
             place = self.of_episode(parts.reduced(row, replace(first, place=self.content(first)), whole, along))
-            return Value(place, scalar=True if whole else None)
+            name = "mean" if along and row is Row.MEAN else first.name if first.name == "centered" else ""
+            if (
+                row in (Row.MAX, Row.MIN)
+                and len(args) > 1
+                and any(a.scalar and a.place.kind is Kind.ENTRY for a in args)
+            ):
+                place = parts.BENT  # max(hits, 1)
+            return Value(place, scalar=True if whole else None, name="" if whole else name)
         reduced = any(map(self.serial, args))
         if place.kind is Kind.MIX and len(args) == 1 and (one := self.one_run(first)) is not None and row is Row.SUM:
             place = one
@@ -287,13 +307,16 @@ class Libraries(Classes):
         if alone and not kind and self.keep(receiver, given, node):
             self._sink(node, kept=True)
         base = self.content(receiver)
+        if row is Row.STATISTIC and base.kind is Kind.ENTRY:
+            return self._statistic(name, [receiver, *args], keywords, base)
         if self.shards.parts and row is Row.COUNTS and base.kind is Kind.ENTRY:
             return Value(self.of_episode(parts.SUMMED))
         op = parts.operator_of(name)
         if self.shards.parts and op is not None and len(given) == 1 and Kind.ENTRY in (base.kind, given[0].place.kind):
             return self.operated(op, receiver, given[0], node)
-        if self.shards.parts and base.kind is Kind.ENTRY and receiver.scalar and parts.bends(name):
-            return Value(parts.BENT, scalar=True)
+        bent = receiver.name == "centered" or (receiver.scalar and parts.bends(name))
+        if self.shards.parts and base.kind is Kind.ENTRY and bent:
+            return Value(parts.BENT if receiver.scalar else parts.LOCAL, scalar=receiver.scalar)
         place = combine([base, *(self.content(a) for a in given)])
         if place.kind is Kind.SAME or (place.kind is Kind.COUNT and name in ("fit", "fit_generator")):
             made = self.new("foreign", node, name=f".{name}")
@@ -423,6 +446,7 @@ class Libraries(Classes):
         const = value.const if isinstance(value.const, (int, float)) else NOTHING
         zero = value.zero or self._zero(value)
         text = ("number" if number else "list" if name == "tolist" else "") if place.kind is Kind.ENTRY else ""
+        text = value.name if self.shards.parts and value.name in parts.NAMES else text
         return Value(place, const=const, zero=zero, scalar=scalar, reduced=self.serial(value), name=text)
 
     def _zeros(self, value: Value) -> bool:

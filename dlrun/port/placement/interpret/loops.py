@@ -23,7 +23,7 @@ from dlrun.port.placement.values import (
     joined,
 )
 
-_PASSES = 8
+_PASSES = 12
 _LISTS = ("list", "set", "deque")
 
 
@@ -75,13 +75,16 @@ class Loops(Exits):
         }
         starts: State = {}
         hoped, self._hoped = self._hoped, {}
+        begun_anew, self._begun_anew = self._begun_anew, set()
         with self.unrecorded():
             for number in range(_PASSES):
                 out = self._iteration(node, begin, self._start(base, carried, starts))
                 again = self._not_carried(carried, starts, base, out, number < _PASSES // 2)
                 if not again:
                     break
-        self._hoped = hoped
+            else:
+                self.lost = self.lost or node
+        self._hoped, self._begun_anew = hoped, begun_anew
         self._note_zeros(carried, base)
         out = self._iteration(node, begin, self._start(base, carried, starts))
         del self.diverged[diverged:]
@@ -125,6 +128,7 @@ class Loops(Exits):
         """Run one iteration from ``start``; return what holds behind it, whatever way it went."""
         self.state = start
         self.begun = dict(start)
+        self.updated = False
         flows = self.flows[-1]
         outer = (flows.breaks, flows.continues)
         flows.breaks, flows.continues = [], []
@@ -260,7 +264,7 @@ class Loops(Exits):
 
         What is made of a location that turns out to be set anew is looked at once more without it, if it is ``early``.
         """
-        more, known_before = False, set(starts)
+        more, anew, known_before = False, False, set(starts)
         self.state = out
         for at in carried:
             value = (out or {}).get(at)
@@ -288,8 +292,10 @@ class Loops(Exits):
                 counts = place.kind is Kind.RUN and place.adds <= alike
                 if counts and bool(place.adds) and at not in self._counting and base[at].place.uniform:
                     self._counting.add(at)
-                    starts.clear()  # what is computed with it is another thing now
-                    return True
+                    more = True
+                    anew = anew or at not in self._begun_anew
+                    self._begun_anew.add(at)
+                    continue
                 if not counts and at in self._counting:
                     self._counting.discard(at)
                     more = True
@@ -300,6 +306,9 @@ class Loops(Exits):
             if starts.get(at) != start:
                 starts[at] = start
                 more = True
+        if anew:  # what is computed with a count is another thing now
+            for at in [at for at in starts if not self._hoped.get(at)]:
+                del starts[at]
         fresh = [at for at in starts if at not in known_before and early]
         if any(starts[at].place.kind in (Kind.SAME, Kind.ENTRY) for at in fresh):
             for at in [at for at in fresh if starts[at].place.kind is Kind.MIX]:

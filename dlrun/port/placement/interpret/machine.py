@@ -99,6 +99,7 @@ class Machine:
         self.flows: list[Flows] = [Flows()]
         self.loop: Sharded | None = None
         self.diverged: list[cst.CSTNode] = []
+        self.by_carried: dict[cst.CSTNode, bool] = {}  # whether such a test asks for more than this iteration's entries
         self.recording = True
         self.writes: list[dict[Location, None]] = []
         self.seen: dict[cst.CSTNode, list[Value]] = {}
@@ -112,6 +113,7 @@ class Machine:
         self.zipped: dict[cst.CSTNode, list[Value]] = {}  # what calls of zip() went through last
         self.begun: State = {}  # the state in which an iteration over a shard began
         self.stepped: dict[cst.CSTNode, dict[Place, None]] = {}  # what a train_step() reads of its own, as it returns
+        self.updated = False  # whether this iteration has come to an update
         self.cadenced = 0  # how deep under tests that all ranks pass as often as the serial script
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.used: set[Any] = set()  # the exits whose results are read
@@ -134,6 +136,7 @@ class Machine:
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
         self.anew: dict[Obj, dict[Obj, list[tuple[str, Value]]]] = {}  # what defaultdicts make, and what that holds
         self.defaults: dict[tuple[cst.Param, Frame | None], Value] = {}  # what parameters default to, made once
+        self._changed: dict[Any, frozenset[str]] = {}  # what data sets change as samples are drawn, by class
         self._spent = 0
         self._frames: dict[tuple[Any, ...], Frame] = {}
         self._objects: dict[tuple[Any, ...], Obj] = {}
@@ -154,6 +157,13 @@ class Machine:
         return self.playing > 0 or (
             self.loop is not None and (self.loop.inner > 0 or len(self.diverged) > self.loop.outer)
         )
+
+    @property
+    def under_carried(self) -> cst.CSTNode | None:
+        """The test around this line, if any, that asks for what this rank's earlier iterations have left."""
+        if self.loop is None or self.shards.episodes:
+            return None
+        return next((test for test in self.diverged[self.loop.outer :] if self.by_carried.get(test)), None)
 
     # -- bookkeeping ---------------------------------------------------------------------------------------------
 

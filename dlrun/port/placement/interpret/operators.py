@@ -37,6 +37,7 @@ from dlrun.port.program.script import dotted
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
+_CARRIED = "it is added up where {} holds, which goes by what this rank alone has left so far"
 _FINITE = ("isfinite", "isnan", "isinf")
 _UNIONS = (cst.BitOr, cst.BitOrAssign)
 _FLAGS = (*_UNIONS, cst.BitAnd, cst.BitAndAssign)
@@ -94,9 +95,9 @@ class Operators(Expressions):
         if self.shards.parts and {a.kind, b.kind} == {Kind.ENTRY} and parts.contracts(node):
             return Value(self.of_episode(parts.SUMMED))
         if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
-            size = "size" if place == parts.SUMMED and "size" in (left.name, right.name) else ""
-            size = "guessed" if scalar and not (left.scalar and right.scalar) else size
-            return Value(self.of_episode(place), scalar=scalar, name=size)
+            name = parts.named(op, left, right, place) if not self.shards.episodes else ""
+            name = name or ("guessed" if scalar and not (left.scalar and right.scalar) else "")
+            return Value(self.of_episode(place), scalar=scalar, name=name)
         if self.cadenced and isinstance(op, _SUMS):
             a, b = self._meant(a, b, node)
         for one, other in ((a, right), (b, left)):
@@ -112,6 +113,8 @@ class Operators(Expressions):
                     text = "ranks add to it by tests of their own, each as often as the serial script"
                     return Value(unknown(node, text, place.at), scalar=scalar)
                 place = replace(place, adds=frozenset({"fires"}))  # as often as the serial script adds it
+            if (test := self.under_carried) is not None and not self.shards.parts:
+                return Value(unknown(node, _CARRIED.format(self.script.code(test)), place.at), scalar=scalar)
             if self.shards.parts:
                 return Value(self._added(a, b, place, node), scalar=scalar)
             return Value(place if not self.apart else self.counted(place), scalar=scalar)
@@ -143,7 +146,9 @@ class Operators(Expressions):
         if isinstance(op, (cst.Modulo, cst.FloorDivide, cst.ModuloAssign)) and a.uniform and b.uniform:
             epochs = a.kind is not Kind.SAME and b.kind is Kind.COUNT  # of steps so far, by the steps of an epoch
             rest = isinstance(op, (cst.Modulo, cst.ModuloAssign))
-            return Value(SAME if rest or epochs else BENT_COUNT, scalar=True, name="remainder" if rest else "")
+            whole = self.shards.parts or b.kind is not Kind.SAME or a.kind is Kind.SAME
+            name = "" if not rest else "remainder" if whole else "undivided"
+            return Value(SAME if rest or epochs else BENT_COUNT, scalar=True, name=name)
         if a.uniform and b.uniform:
             return self._with_count(op, left, right, node, scalar)
         if (found := self._with_length(op, left, right, node)) is not None:
@@ -194,7 +199,7 @@ class Operators(Expressions):
         how = parts.added(other, self.apart)
         if how == "summed" and self._by_a_test_of_parts(other):
             how = "bent"
-        if how == "bent":
+        elif how == "bent":
             sides = _sides(node)
             how = "same" if self.force(sides[run is a], Value(other)).place == SAME else "bent"
         how = "entry" if how == "summed" and self.shards.episodes else how
@@ -312,11 +317,13 @@ class Operators(Expressions):
             if dicts and len(dicts) == len(sides[1].refs):
                 places[1] = combine(self.keys_in(ref) for ref in dicts)  # it asks for a key, whatever is held there
         if all(p.uniform for p in places):
-            return Value(SAME, scalar=True)
+            return Value(SAME, scalar=True, name="undivided" if any(s.name == "undivided" for s in sides) else "")
         scalar = True if all(s.scalar for s in sides) else None
         place = combine(places)
-        if self.shards.parts and scalar and place.kind is Kind.ENTRY:
-            place = self.of_episode(parts.BENT)  # that of the mean, not the mean of the ranks' answers
+        if self.shards.parts and place.kind is Kind.ENTRY and (scalar or parts.beside_means(sides)):
+            place = (
+                parts.BENT if scalar else self.of_episode(parts.LOCAL)
+            )  # that of the mean, not the mean of the ranks' answers
         return Value(place, scalar=scalar)
 
     def keys_in(self, ref: Obj) -> Place:

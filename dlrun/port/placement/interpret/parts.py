@@ -3,6 +3,9 @@
 So it is with the global batch kept, with a full batch, and with episodes. All ranks run every serial iteration, so
 what counts iterations is the same on all of them. A number of one iteration is the mean of the ranks' numbers (a loss),
 their sum (a count of samples: the mark "summed"), or neither (the square of a mean: the mark "bent").
+
+Names of values tell more: "size" is a number of samples, "mean" a mean over them that is no single number, "centered"
+what is of each sample, less a mean over this rank's. All that is not linear bends what is centered.
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ import libcst as cst
 
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import ENTRY, MIX, RATIO, Kind, Place, Value
+from dlrun.port.placement.values import ENTRY, MIX, RATIO, Kind, Place, Quotient, Value
 from dlrun.port.program.script import argument, dotted
 
 SUMMED, BENT = Place(Kind.ENTRY, adds=frozenset({"summed"})), Place(Kind.ENTRY, adds=frozenset({"bent"}))
 PER = Place(Kind.ENTRY, adds=frozenset({"bent", "per"}))  # a number over the samples of the part
+RATE = Place(Kind.ENTRY, adds=frozenset({"bent", "rate"}))  # a sum over another one
+LOCAL = Place(Kind.ENTRY, adds=frozenset({"bent", "local"}))  # of each sample, bent by a number of this rank's
+NAMES = ("size", "mean", "centered")
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _MULTIPLIES = (cst.Multiply, cst.MultiplyAssign, cst.MatrixMultiply)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
@@ -31,7 +37,7 @@ _METHODS: dict[str, Any] = {
     "divide": cst.Divide(),
     "true_divide": cst.Divide(),
 }
-_BENDS = ("sqrt", "log", "log2", "log10", "log1p", "exp", "expm1", "exp2", "square", "pow", "tanh", "sigmoid", "abs")
+_LINEAR = ("round", "format", "str", "repr")
 
 
 def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | None:
@@ -41,14 +47,22 @@ def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | 
     """
     if Kind.ENTRY not in (a.kind, b.kind) or {a.kind, b.kind} & {Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.UNKNOWN}:
         return None
+    if "centered" in (left.name, right.name) and not _linear(op, a, b):
+        return LOCAL
     if not {"summed", "bent"} & (a.adds | b.adds) and not (left.scalar or right.scalar):
         return ENTRY  # of single samples, or means
-    if {a, b} == {SUMMED, PER} and isinstance(op, _MULTIPLIES):
-        return ENTRY
-    if PER in (a, b) and (a.uniform or b.uniform) and isinstance(op, _MULTIPLIES):
-        return PER
+    for over in (PER, RATE):
+        if {a, b} == {SUMMED, over} and isinstance(op, _MULTIPLIES):
+            return ENTRY if over is PER else SUMMED
+        if over in (a, b) and (a.uniform or b.uniform) and isinstance(op, _MULTIPLIES):
+            return over
+    if a == RATE and b.uniform and isinstance(op, _DIVIDES):
+        return RATE
+    if not left.scalar and a == ENTRY and isinstance(op, _DIVIDES) and right.name == "size":
+        return PER  # of each sample
     if "bent" in a.adds | b.adds:
-        return BENT
+        numbers = [bool(v.scalar) for v, p in ((left, a), (right, b)) if not p.uniform]
+        return LOCAL if "local" in a.adds | b.adds or len(set(numbers)) > 1 else BENT
     if isinstance(op, _SUMS):
         return a if a == b or (b.uniform and a == ENTRY) else b if a.uniform and b == ENTRY else BENT
     if isinstance(op, _MULTIPLIES):
@@ -58,8 +72,36 @@ def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | 
     if isinstance(op, _DIVIDES):
         if b.uniform:
             return a
-        return ENTRY if a == b == SUMMED else PER if a.uniform and b == SUMMED else BENT
+        if a == b == SUMMED:
+            return ENTRY if right.name == "size" else RATE
+        return PER if a.uniform and b == SUMMED else BENT
     return BENT
+
+
+def named(op: Any, left: Value, right: Value, place: Place) -> str:
+    """Return the name of what an operator makes of two values of one iteration, which is placed so."""
+    names = (left.name, right.name)
+    if place == SUMMED and "size" in names:
+        beside = right if left.name == "size" else left
+        return "size" if not isinstance(op, _SUMS) or beside.name == "size" else ""
+    if place != ENTRY or "centered" in names:
+        return "centered" if place == ENTRY else ""
+    if isinstance(op, _SUMS) and beside_means([left, right]):
+        return "centered"
+    return "mean" if "mean" in names else ""
+
+
+def beside_means(sides: list[Value]) -> bool:
+    """Tell whether values of samples meet a mean over this rank's, or are centered by one."""
+    local = [v for v in sides if v.place == ENTRY]
+    means = [v.name == "mean" or bool(v.scalar) for v in local]
+    return any(v.name == "centered" for v in local) or (any(means) and not all(means))
+
+
+def _linear(op: Any, a: Place, b: Place) -> bool:
+    """Tell whether an operator is linear in what is of samples: a sum, or a product with a number of all ranks."""
+    scales = b.uniform or (a.uniform and not isinstance(op, _DIVIDES))
+    return isinstance(op, _SUMS) or (scales and isinstance(op, (*_MULTIPLIES, *_DIVIDES)))
 
 
 def quotient(over: Place, under: Place) -> Place:
@@ -67,7 +109,7 @@ def quotient(over: Place, under: Place) -> Place:
     if "bent" in over.adds | under.adds:
         return MIX
     if "summed" in under.adds:
-        return RATIO if over.adds <= {"summed", "scaled", "reset"} else MIX
+        return replace(RATIO, at=Quotient(over, under)) if over.adds <= {"summed", "scaled", "reset"} else MIX
     if "summed" in over.adds:
         return replace(RATIO, adds=frozenset({"summed"})) if "entry" not in over.adds else MIX
     return RATIO
@@ -83,6 +125,12 @@ def contracts(node: cst.CSTNode) -> bool:
 
 def reduced(row: Row, entry: Value, whole: bool, along: bool = False) -> Place:
     """Return the sum, mean or extreme of one iteration's value; ``whole``: over all axes, ``along`` that of samples."""
+    if "local" in entry.place.adds:
+        return BENT if whole else LOCAL
+    if row is Row.STATISTIC:
+        return BENT if whole else LOCAL if along else entry.place
+    if row is Row.SUM and entry.place == PER and not entry.scalar and (whole or along):
+        return ENTRY
     if row is Row.SUM and along and entry.place == ENTRY:
         return SUMMED  # over the samples
     number = entry.scalar and entry.name != "guessed"  # 1 - hits: one number, or one of each sample
@@ -97,8 +145,13 @@ def operator_of(name: str) -> Any:
 
 
 def bends(name: str) -> bool:
-    """Tell whether a function of a mean is no mean: by the last word of its name."""
-    return name.rpartition(".")[2].rstrip("_") in _BENDS
+    """Tell whether a function of a mean is no mean, for all that is known: by the last word of its name."""
+    return name.rpartition(".")[2].rstrip("_") not in _LINEAR
+
+
+def loss(given: Place, call: cst.CSTNode) -> Place:
+    """Return what a loss of values placed so is: a mean over the samples, or their sum."""
+    return BENT if "local" in given.adds else SUMMED if is_sum(call) else ENTRY
 
 
 def is_sum(call: cst.CSTNode) -> bool:

@@ -21,7 +21,7 @@ from dlrun.port.placement.store import (
     Obj,
     key_of,
 )
-from dlrun.port.placement.values import ANY, ENTRY, SAME, Kind, Place, Value, combine, trimmed
+from dlrun.port.placement.values import ANY, ENTRY, INDEX, SAME, Kind, Place, Value, combine, trimmed
 from dlrun.port.program.script import dotted
 
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
@@ -82,6 +82,7 @@ class Statements(Loops):
         if node not in self.script.scopes:
             return  # of a module of the project, that the program does not use
         self.spend(node)
+        self.updated = self.updated or node in self.shards.steps
         if self.apart and self.recording and self.loop is not None:
             inner = (self.loop.node,) if self.loop.inner else ()
             self.apart_at[node] = (*self.apart_at.get(node, ()), *self.diverged, *inner)
@@ -232,7 +233,10 @@ class Statements(Loops):
         """Return ``value``, as an extreme where a test has found it to be one: ``if v > best: best = v``."""
         for where, what, text in self.guards:
             if where == at and source is not None and self.script.code(source) == text:
-                return value.at(Place(Kind.EXTREME, at, frozenset({what})))
+                alike = self.shards.parts and not self.apart  # that of the iteration: see ``_forced``
+                return value.at(
+                    Place(Kind.RUN, at, frozenset({"same"})) if alike else Place(Kind.EXTREME, at, frozenset({what}))
+                )
         return value
 
     def _store(self, target: cst.Subscript, value: Value, source: cst.BaseExpression | None) -> None:
@@ -321,7 +325,13 @@ class Statements(Loops):
 
     def _do_Break(self, node: cst.Break) -> None:  # noqa: N802
         if self.state is not None:
-            self.flows[-1].breaks.append(self.state)
+            left_early = self.loop is not None and self.loop.node in self.shards.training and not self.updated
+            changed = {
+                at: replace(value, place=replace(INDEX, at="bent"))
+                for at, value in self.state.items()
+                if left_early and value.place == INDEX and self.begun.get(at) != value
+            }
+            self.flows[-1].breaks.append(self.state | changed)
         self.state = None
 
     def _do_Continue(self, node: cst.Continue) -> None:  # noqa: N802

@@ -27,6 +27,11 @@ FUNCTIONS: dict[str, Row] = {
     **_named(Row.MIN, ("min", "amin", "minimum"), *_NUMPY, "torch", "keras.ops"),
     **_named(Row.MIN, ("nanmin",), *_NUMPY),
     **_named(Row.MIN, ("reduce_min", "minimum"), "tensorflow", "tensorflow.math"),
+    **_named(Row.STATISTIC, ("std", "var", "median", "quantile"), *_NUMPY, "torch", "keras.ops"),
+    **_named(Row.STATISTIC, ("nanstd", "nanvar", "nanmedian", "percentile", "ptp", "corrcoef", "cov"), *_NUMPY),
+    **_named(Row.STATISTIC, ("norm", "nanmedian", "nanquantile", "logsumexp", "corrcoef", "cov"), "torch"),
+    **_named(Row.STATISTIC, ("norm", "vector_norm"), "numpy.linalg", "torch.linalg"),
+    **_named(Row.STATISTIC, ("reduce_std", "reduce_variance", "reduce_logsumexp"), "tensorflow.math"),
     **_named(Row.ZEROS, ("zeros", "zeros_like", "empty", "empty_like"), *_NUMPY, "torch"),
     **_named(Row.ZEROS, ("zeros", "zeros_like"), "tensorflow", "keras.ops"),
     **_named(Row.FILLED, ("ones", "ones_like", "full", "full_like", "eye"), *_NUMPY, "torch", "keras.ops"),
@@ -94,7 +99,9 @@ METHODS: dict[str, Row] = {
     "amax": Row.MAX,
     "min": Row.MIN,
     "amin": Row.MIN,
-    "norm": Row.SCALAR,
+    **dict.fromkeys(
+        ("norm", "std", "var", "median", "nanmedian", "quantile", "nanquantile", "logsumexp"), Row.STATISTIC
+    ),
     "numel": Row.SHAPE,
     "nelement": Row.SHAPE,
     "size": Row.SHAPE,

@@ -46,6 +46,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
                 bound = but_one(plain[min(1, len(plain) - 1)].value)
                 spans = list(_span(facts, loop, [a.value for a in plain[:2]])) or [bound]
                 yield from ((node, why) for node in spans)
+                yield from ((node, why) for node in plain_starts(facts.script, [a.value for a in plain[:-1]][:1]))
                 yield from ((node, FILLED) for node in tables(facts, loop, plain[0].value if len(plain) == 1 else None))
                 yield from ((node, LAST) for node in _asked(facts, loop, bound))
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
@@ -149,6 +150,14 @@ def _span(facts: Facts, loop: cst.CSTNode, ends: list[cst.BaseExpression]) -> It
     common = (first & last) - moving
     if len(common) == 1 and not moving.isdisjoint(first):
         yield from (n for nodes in named for n in nodes if dotted(n) in common)
+
+
+def plain_starts(script: Script, starts: list[cst.BaseExpression]) -> Iterator[cst.BaseExpression]:
+    """Yield the numbers other than 0 and 1 at which a range of steps starts: ``range(2, steps)``."""
+    for start in starts:
+        made = [b.value for b in script.bindings_of(start)] if isinstance(start, cst.Name) else [start]
+        if made and all(isinstance(value, cst.Integer) and value.evaluated_value > 1 for value in made):
+            yield start
 
 
 def _grows_at_times(facts: Facts, loop: cst.While, name: str) -> bool:
