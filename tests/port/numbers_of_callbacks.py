@@ -90,11 +90,17 @@ class Logging(Stepping):
         self.total.assign_add(logs["loss"])
         logs["seen"] = tf.cast(self.seen, tf.int32)
         logs.update(total=self.total, half=self.steps / 2)
-        return logs | {"mean": self.total / tf.cast(self.steps, tf.float32)}
+        mean = self.total / tf.cast(self.steps, tf.float32)
+        return logs | {"mean": mean, "loss": 0.5 + 0.0 * mean}
+
+
+class Looking(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        print("so far", int(self.model.steps), self.model.steps.numpy(), round(logs["loss"], 4))
 
 
 logging = Logging()
 logging.compile(keras.optimizers.SGD(0.0))
-shown = logging.fit(x, y, batch_size=8, epochs=2, verbose=0).history
-for name in ("seen", "total", "half", "mean"):
+shown = logging.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Looking()]).history
+for name in ("loss", "seen", "total", "half", "mean"):
     print(name, *(float(v) for v in shown[name]))

@@ -7,8 +7,8 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret.control_flow import ControlFlow
-from dlrun.port.placement.store import Frame, Function, Obj, merge
-from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Value
+from dlrun.port.placement.store import Frame, Function, Location, Obj, merge
+from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Kind, Value, unknown
 
 _BATCH = ("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_batch_end")
 _BEHIND = ("on_epoch_end", "on_train_end")
@@ -25,13 +25,46 @@ class Callbacks(ControlFlow):
             return
         held = [Value(refs=frozenset([r])) for r in self.reachable(given)]
         own = [value for value in held if self._is_callback(value)]
+        before = self._as_callbacks_find(receiver, own, node)
         if own and self.shards.parts:  # fit() gives each batch's logs as the serial script does
             for value in own:
                 for name in _AROUND:
                     self._hooked(value, name, [Value(scalar=True), self._logs(node, name, SAME)], node)
         elif own:
             self._all_epochs(own, node)
+        for at, (found, was) in before.items():
+            if (self.state or {}).get(at) == found:
+                self.write(at, was)
         self._own_steps(receiver, node)
+
+    def _as_callbacks_find(
+        self, receiver: Value, own: list[Value], node: cst.CSTNode
+    ) -> dict[Location, tuple[Value, Value]]:
+        """Let callbacks find what a ``train_step()`` has counted so far; return that, and what was there before."""
+        stepping = self._stepping(receiver)
+        if not own or not stepping:
+            return {}
+        before, exits = dict(self.state or {}), dict(self.exits)
+        with self.unrecorded():
+            self._own_steps(receiver, node)
+        changed = {at: was for at, was in before.items() if (self.state or {}).get(at) != was}
+        self.state, self.exits = before, exits
+        for value in own:
+            self.write((next(iter(value.refs)), "model"), Value(refs=frozenset(stepping)))
+        found: dict[Location, tuple[Value, Value]] = {}
+        for at, was in changed.items():
+            place = self._last_places.get(at, SAME)
+            if place.kind is Kind.RUN and place.counts and self._is_zero(was):
+                place = self.updates
+            elif not place.uniform or place.kind is Kind.RUN:
+                place = unknown(node, "a train_step() keeps it of this rank's batches", at)
+            found[at] = (Value(place, scalar=was.scalar), was)
+            self.write(at, found[at][0])
+        return found
+
+    def _stepping(self, receiver: Value) -> list[Obj]:
+        models = [r for r in receiver.refs if isinstance(r, Obj) and r.cls is not None]
+        return [r for r in models if self.member(r.cls, "train_step") is not None]
 
     def _all_epochs(self, own: list[Value], node: cst.CSTNode) -> None:
         for value in own:
@@ -53,8 +86,7 @@ class Callbacks(ControlFlow):
 
     def _own_steps(self, receiver: Value, node: cst.CSTNode) -> None:
         """Run the ``train_step()`` of a model of the program: what it counts in variables of its own is read later."""
-        models = [r for r in receiver.refs if isinstance(r, Obj) and r.cls is not None]
-        stepping = [r for r in models if self.member(r.cls, "train_step") is not None]
+        stepping = self._stepping(receiver)
         if not stepping:
             return
         known, before = dict(self.exits), dict(self.state or {})
