@@ -104,3 +104,53 @@ logging.compile(keras.optimizers.SGD(0.0))
 shown = logging.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Looking()]).history
 for name in ("loss", "seen", "total", "half", "mean"):
     print(name, *(float(v) for v in shown[name]))
+
+heat, noise = tf.Variable(4.0, trainable=False), tf.Variable(1.0, trainable=False)
+
+
+class Cooling(keras.callbacks.Callback):
+    def __init__(self, variable, decay=0.97):
+        super().__init__()
+        self.variable, self.decay, self.value = variable, decay, 4.0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.value = max(0.5, self.value * self.decay)
+        self.variable.assign(self.value)
+        noise.assign(noise * 0.95)
+
+
+class Built(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.teacher = keras.layers.Dense(3), keras.layers.Dense(3)
+        self.heat = tf.Variable(2.0, trainable=False)
+        self.steps = tf.Variable(0, trainable=False)
+        self.mean = keras.metrics.Mean(name="mean")
+
+    def build(self, shape):
+        self.dense.build(shape)
+        self.teacher.build(shape)
+        self.teacher.set_weights(self.dense.get_weights())
+        self.built = True
+
+    def call(self, a):
+        return self.dense(a)
+
+    def train_step(self, data):
+        a, b = data
+        with tf.GradientTape() as tape:
+            loss = loss_of(b, self.dense(a) / self.heat)
+            size = tf.cond(tf.equal(self.steps % 5, 0), lambda: tf.reduce_sum(self.dense.kernel**2), lambda: 0.0)
+            total = loss + 0.1 * size
+        grads = tape.gradient(total, self.dense.trainable_variables)
+        self.optimizer.apply_gradients(zip(grads, self.dense.trainable_variables))
+        self.heat.assign(tf.maximum(0.5, self.heat * 0.9))
+        self.steps.assign_add(1)
+        self.mean.update_state(tf.cast(tf.shape(a)[0], tf.float32))
+        return {"mean": self.mean.result(), "steps": self.steps}
+
+
+built = Built()
+built.compile(keras.optimizers.SGD(0.0))
+shown = built.fit(x, y, batch_size=8, epochs=1, verbose=0, callbacks=[Cooling(heat)]).history
+print("built", shown["mean"], int(built.steps), float(built.heat), float(heat), float(noise))

@@ -216,6 +216,8 @@ class Libraries(Classes):
                     given = [a.value for a in node.args] if isinstance(node, cst.Call) else []
                     if len(given) == 2 and self.force(given[1 - i], other).place == SAME:
                         return Value(replace(run.place, adds=frozenset({"same"})), scalar=True)
+                if run.place.kind is Kind.RUN and run.place.adds == {"fires"} and other.place.kind is Kind.SAME:
+                    return Value(run.place, scalar=True)  # held within bounds
                 goes_on = run.place.kind is Kind.EXTREME and run.place.adds == {row.name.lower()}
                 if (run.place.untouched or goes_on) and self.content(other).kind in (Kind.ENTRY, Kind.SAME):
                     return Value(Place(Kind.EXTREME, run.place.at, frozenset({row.name.lower()})), scalar=True)
@@ -384,8 +386,10 @@ class Libraries(Classes):
             return ANY
         held_now = joined(self.read((ref, CONTENT)) or ANY for ref in owners)
         place = held_now.place
+        by_line = self.loop is None or not isinstance(self.loop.node, cst.SimpleStatementLine)  # else fit() folds it
         if place.kind is Kind.RUN:
-            place = replace(RATIO, at=place.at) if not place.counts else place
+            summed = by_line and all(rules.is_sum(ref.name) for ref in owners)
+            place = replace(place, counts=False) if summed else replace(RATIO, at=place.at)
         return Value(place, scalar=True if name == "result" else None, reduced=held_now.reduced)
 
     def _is_number(self, node: cst.Call) -> None:
