@@ -29,7 +29,7 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
     an epoch the statistics of BatchNormalization layers are averaged, too: all ranks evaluate and save one model.
     """
 
-    _results: dict[str, tuple[float, float]] | None = None  # of the training, kept while the validation uses its metrics
+    _results: dict[str, tuple[float, float]] | None = None  # of the training, while the validation uses its metrics
     folds: Callable[[dict[str, Any] | None], None] | None = None  # what makes those of a shared validation all ranks'
     _told = False
 
