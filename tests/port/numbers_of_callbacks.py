@@ -66,7 +66,8 @@ def behind(epoch, logs):
 
 
 kept = Kept()
-model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[kept])
+fitted = model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[kept])
+print("fitted", len(fitted.epoch), fitted.params["steps"], fitted.history["loss"][-1])
 print("kept", len(kept.batches["loss"]), len(kept.epochs["loss"]), kept.seen)
 by_lambda = keras.callbacks.LambdaCallback(on_train_batch_end=after, on_epoch_end=behind)
 model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[by_lambda])

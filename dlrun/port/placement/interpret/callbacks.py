@@ -19,10 +19,15 @@ _AROUND = ("on_train_begin", "on_epoch_begin", *_BATCH, *_BEHIND)
 class Callbacks(ControlFlow):
     """Runs the callbacks that ``fit()`` is given, and the steps that a model takes by a method of its own."""
 
-    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> None:
-        """Run what of the program ``fit()`` runs: epochs of batches of this rank's shard."""
+    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> Value | None:
+        """Run what of the program ``fit()`` runs: epochs of batches of this rank's shard.
+
+        Return what it returns, a history of the epochs' logs, where these are the serial script's whatever is kept in
+        callbacks.
+        """
         if self.loop is not None:
-            return
+            return None
+        self._epochs_logs: dict[Obj, None] = {}
         held = [Value(refs=frozenset([r])) for r in self.reachable(given)]
         own = [value for value in held if self._is_callback(value)]
         before = self._as_callbacks_find(receiver, own, node)
@@ -36,6 +41,11 @@ class Callbacks(ControlFlow):
             if (self.state or {}).get(at) == found:
                 self.write(at, was)
         self._own_steps(receiver, node)
+        if not own or not self.content(Value(refs=frozenset(self._epochs_logs))).uniform:
+            return None
+        made = self.new("foreign", node, "history", name=".fit")
+        self.write((made, "params"), self._params(node))
+        return Value(refs=frozenset([made]))
 
     def _as_callbacks_find(
         self, receiver: Value, own: list[Value], node: cst.CSTNode
@@ -171,9 +181,12 @@ class Callbacks(ControlFlow):
 
     def _told(self, value: Value, node: cst.CSTNode) -> None:
         """Let a callback know what ``fit()`` tells it: of how many batches this rank's epochs are."""
+        self.write((next(iter(value.refs)), "params"), self._params(node))
+
+    def _params(self, node: cst.CSTNode) -> Value:
         told = self.new("dict", node, "params")
-        self.write((told, '["steps"]'), Value(COUNT, scalar=True))
-        self.write((next(iter(value.refs)), "params"), Value(refs=frozenset([told])))
+        self.write((told, '["steps"]'), Value(self.updates, scalar=True))
+        return Value(refs=frozenset([told]))
 
     def _until_the_end(self, value: Value, node: cst.CSTNode) -> None:
         """Run the batches of a callback that has no method behind them: what they leave is read behind ``fit()``."""
@@ -194,6 +207,8 @@ class Callbacks(ControlFlow):
     def _logs(self, node: cst.CSTNode, tag: str, place: Any) -> Value:
         made = self.new("dict", node, f"logs {tag}")
         self.write((made, "[*]"), Value(place, scalar=True))
+        if tag == "epoch":
+            self._epochs_logs[made] = None
         return Value(refs=frozenset([made]))
 
     def _behind_batches(self, value: Value) -> Function | None:

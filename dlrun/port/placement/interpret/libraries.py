@@ -64,7 +64,7 @@ class Libraries(Classes):
         """Return what a store into ``node`` changes; see ``statements``."""
         raise NotImplementedError
 
-    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> None:
+    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> Value | None:
         """Run what of the program ``fit()`` runs; see ``callbacks``."""
         raise NotImplementedError
 
@@ -279,6 +279,9 @@ class Libraries(Classes):
             return ANY
         if self._trains(name, receiver, args, given, node):
             return ANY
+        history = self.fitted(receiver, given, node) if name in ("fit", "fit_generator") else None
+        if history is not None:
+            return history
         if row in (Row.PROGRESS, Row.NOTHING):
             self._run_given(given, node)
             return ANY
@@ -359,8 +362,6 @@ class Libraries(Classes):
             return True
         if name == "gradient" and len(args) > 1:
             self.trained |= {r for r in self.reachable(args[1:2]) if r.kind == "foreign" and not _counts_alone(r)}
-        if name in ("fit", "fit_generator"):
-            self.fitted(receiver, given, node)
         return False
 
     def _of_shard(self, receiver: Value, name: str) -> Value | None:
