@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret.control_flow import ControlFlow
 from dlrun.port.placement.store import Frame, Function, Location, Obj, merge
-from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Kind, Value, unknown
+from dlrun.port.placement.values import ANY, ENTRY, RATIO, SAME, Kind, Value, unknown
 
 _BATCH = ("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_batch_end")
 _BEHIND = ("on_epoch_end", "on_train_end")
