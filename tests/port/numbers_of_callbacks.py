@@ -66,7 +66,8 @@ def behind(epoch, logs):
 
 
 kept = Kept()
-model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[kept])
+fitted = model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[kept])
+print("fitted", len(fitted.epoch), fitted.params["steps"], fitted.history["loss"][-1])
 print("kept", len(kept.batches["loss"]), len(kept.epochs["loss"]), kept.seen)
 by_lambda = keras.callbacks.LambdaCallback(on_train_batch_end=after, on_epoch_end=behind)
 model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[by_lambda])
@@ -90,11 +91,67 @@ class Logging(Stepping):
         self.total.assign_add(logs["loss"])
         logs["seen"] = tf.cast(self.seen, tf.int32)
         logs.update(total=self.total, half=self.steps / 2)
-        return logs | {"mean": self.total / tf.cast(self.steps, tf.float32)}
+        mean = self.total / tf.cast(self.steps, tf.float32)
+        return logs | {"mean": mean, "loss": 0.5 + 0.0 * mean}
+
+
+class Looking(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        print("so far", int(self.model.steps), self.model.steps.numpy(), round(logs["loss"], 4))
 
 
 logging = Logging()
 logging.compile(keras.optimizers.SGD(0.0))
-shown = logging.fit(x, y, batch_size=8, epochs=2, verbose=0).history
-for name in ("seen", "total", "half", "mean"):
+shown = logging.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Looking()]).history
+for name in ("loss", "seen", "total", "half", "mean"):
     print(name, *(float(v) for v in shown[name]))
+
+heat, noise = tf.Variable(4.0, trainable=False), tf.Variable(1.0, trainable=False)
+
+
+class Cooling(keras.callbacks.Callback):
+    def __init__(self, variable, decay=0.97):
+        super().__init__()
+        self.variable, self.decay, self.value = variable, decay, 4.0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.value = max(0.5, self.value * self.decay)
+        self.variable.assign(self.value)
+        noise.assign(noise * 0.95)
+
+
+class Built(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.teacher = keras.layers.Dense(3), keras.layers.Dense(3)
+        self.heat = tf.Variable(2.0, trainable=False)
+        self.steps = tf.Variable(0, trainable=False)
+        self.mean = keras.metrics.Mean(name="mean")
+
+    def build(self, shape):
+        self.dense.build(shape)
+        self.teacher.build(shape)
+        self.teacher.set_weights(self.dense.get_weights())
+        self.built = True
+
+    def call(self, a):
+        return self.dense(a)
+
+    def train_step(self, data):
+        a, b = data
+        with tf.GradientTape() as tape:
+            loss = loss_of(b, self.dense(a) / self.heat)
+            size = tf.cond(tf.equal(self.steps % 5, 0), lambda: tf.reduce_sum(self.dense.kernel**2), lambda: 0.0)
+            total = loss + 0.1 * size
+        grads = tape.gradient(total, self.dense.trainable_variables)
+        self.optimizer.apply_gradients(zip(grads, self.dense.trainable_variables))
+        self.heat.assign(tf.maximum(0.5, self.heat * 0.9))
+        self.steps.assign_add(1)
+        self.mean.update_state(tf.cast(tf.shape(a)[0], tf.float32))
+        return {"mean": self.mean.result(), "steps": self.steps}
+
+
+built = Built()
+built.compile(keras.optimizers.SGD(0.0))
+shown = built.fit(x, y, batch_size=8, epochs=1, verbose=0, callbacks=[Cooling(heat)]).history
+print("built", shown["mean"], int(built.steps), float(built.heat), float(heat), float(noise))

@@ -152,3 +152,23 @@ for epoch in range(2):
         f"{tf.sqrt(sq / (k + 1)).numpy():.5f}",
         cnt.numpy(),
     )
+
+rates, ones = keras.metrics.Mean(), keras.metrics.Sum()
+losses, right = keras.metrics.Sum(), keras.metrics.TruePositives()
+for epoch in range(2):
+    for metric in (rates, ones, losses, right, m):
+        metric.reset_state()
+    for k, (bx, by) in enumerate(ds):
+        with tf.GradientTape() as tape:
+            out = model(bx, training=True)
+            loss = lossf(by, out)
+        g = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(g, model.trainable_variables))
+        rates.update_state(0.25)
+        ones.update_state(1.0)
+        losses.update_state(loss)
+        right.update_state(by > 0, tf.argmax(out, 1) > 0)
+        m(loss)
+        if k % 6 == 5:
+            print("=", float(rates.result()), int(ones.result()), m.result().numpy(), float(m.count))
+    print("=", float(losses.result()), float(right.result()), float(losses.total), float(m.count), float(m.total))

@@ -258,6 +258,15 @@ def test_losses_of_batches_that_a_callback_keeps_are_told_of_where_they_are_show
     assert [d.name for d in doubts if d.danger != "low"] == ["unknown-placement"]
 
 
+def test_what_fit_returns_is_the_serial_history_whatever_its_callbacks_keep() -> None:
+    shows = (
+        "h = model.fit(x, y, epochs=2, callbacks=[kept])\nprint(len(h.epoch), h.params['steps'], h.history['loss'])\n"
+    )
+    made = port(KERAS + shows)
+    assert "print(len(h.epoch), dl.serial_steps(h.params['steps']), h.history['loss'])" in made.text
+    assert not [d for d in made.doubts if d.danger != "low"]
+
+
 def test_of_how_many_batches_a_callback_keeps_losses_is_the_serial_number() -> None:
     made = port(KERAS + FIT + "print(len(kept.losses))\n")
     assert "print(dl.serial_steps(len(kept.losses)))" in made.text

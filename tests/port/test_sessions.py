@@ -85,6 +85,21 @@ def test_a_rate_that_a_run_is_fed_follows_the_serial_steps() -> None:
     assert "serial_steps" not in port(FED.replace("(-done", "(-epoch")).text
 
 
+@pytest.mark.parametrize(
+    ("shown", "written"),
+    [
+        ("sess.run(count)", "dl.serial_steps(sess.run(count))"),
+        ("tf.train.global_step(sess, count)", "dl.serial_steps(tf.train.global_step(sess, count))"),
+        ("count.eval(session=sess)", "dl.serial_steps(count.eval(session=sess))"),
+    ],
+)
+def test_updates_so_far_that_a_run_beside_the_training_fetches_are_the_serial_ones(shown, written) -> None:
+    counted = ONE.replace(".minimize(self.cost)", ".minimize(self.cost, global_step=count)")
+    made = "\ncount = tf.train.get_or_create_global_step()\n\nclass Model"
+    text = port(counted.replace("\nclass Model", made, 1) + f"    print('epoch', epoch, {shown})\n").text
+    assert f"print('epoch', epoch, {written})" in text
+
+
 def test_each_session_in_which_a_loop_trains_starts_alike() -> None:
     source = ONE.replace('model = Model(sess, "a")', 'model, critic = Model(sess, "a"), Model(other, "b")')
     text = port(source.replace("c, _ = model.train(", "critic.train(rows[i * 8 : i * 8 + 8]); model.train(")).text

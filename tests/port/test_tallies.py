@@ -154,6 +154,24 @@ def test_rows_of_a_history_are_of_all_ranks(after):
     assert "    history = dl.gather(history, since=history_before, over=loader)  #" in ported
 
 
+@pytest.mark.parametrize("shown", ["numbers[-1]", "max(numbers)", "numbers"])
+def test_numbers_of_iterations_in_a_list_are_told_of(shown) -> None:
+    script = LOOP.format(test="y[0] > 9", after="pass") + f"print({shown})\nprint(len(numbers))\n"
+    kept = script.replace("        out = ", "        numbers.append(i)\n        out = ")
+    made = port("numbers = []\n" + kept)
+    assert "dl.gather(numbers" not in made.text and "print(dl.serial_steps(len(numbers)))" in made.text
+    assert [d.name for d in made.doubts if d.danger == "medium"] == ["unknown-placement"]
+
+
+def test_what_is_multiplied_in_every_iteration_is_no_count() -> None:
+    script = LOOP.format(test="y[0] > 9", after="pass") + "print(share)\nprint(2 * heat)\n"
+    for line in ("share *= 0.9", "heat = heat * 0.9"):
+        script = script.replace("        out = ", f"        {line}\n        out = ")
+    made = port("share, heat = 1.0, 4.0\n" + script)
+    assert "print(share)\nprint(2 * heat)\n" in made.text
+    assert [d.name for d in made.doubts if d.danger == "medium"] == 2 * ["unknown-placement"]
+
+
 @pytest.mark.xfail(strict=True, reason="the number of a local iteration in a gathered row stays local")
 def test_the_number_of_an_iteration_in_a_row_that_is_gathered_is_that_of_the_serial_script():
     script = LOOP.format(test="y[0] > 9", after="pass") + "print(history)\n"

@@ -30,11 +30,18 @@ def build(model: Any, options: dict[str, Any]) -> None:
         batch, options["x"] = _drawn(x)
     if batch is None:
         return
+    if KERAS_3 and type(model).build is not keras.Model.build:
+        _call(model, batch)  # as Keras does: its own build() makes what its train_step() uses
     eager = model.run_eagerly if KERAS_3 else getattr(model, "_run_eagerly", False)  # may do what no graph can
     if _waits(model) and backend() == "tensorflow" and not eager:
         with suppress(Exception):  # fit() says it
             _trace(model, batch)
         model.train_function = None
+    _call(model, batch)
+
+
+def _call(model: Any, batch: Any) -> None:
+    """Build a model that is not by its call(), of a batch."""
     if not getattr(model, "built", False):
         drawn = [(state, read(state)) for state in seeds(model)]
         with suppress(NotImplementedError):  # a model that only has a train_step()

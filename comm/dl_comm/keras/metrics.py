@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from dl_comm import _core
 from dl_comm.keras.backend import KERAS_3, is_in_graph, read
 from dl_comm.keras.callbacks import synchronize
 from dl_comm.keras.folding import WORDS, folds, parts_of
@@ -16,20 +17,31 @@ from dl_comm.reduction.exchange import reduced
 from dl_comm.reduction.leaves import Tensors
 
 
-def folded_results(model: Any) -> dict[str, float]:
-    """Return what the model's metrics are over all ranks' samples, by name; their variables stay as they are.
+def folded_results(model: Any) -> dict[str, tuple[float, float]]:
+    """Return what the model's metrics are on this rank and over all ranks' samples, by name; their variables stay.
 
     Those of which nobody knows how they come together (see ``folds``) give this rank's result. Collective.
     """
     synchronize(model)
     pairs = _pairs(model)
-    own = _values([variable for variable, _ in pairs])
+    own, local = _values([variable for variable, _ in pairs]), _results(model)
     _write(pairs, _over_ranks(pairs, own))
     try:
         found = _results(model)
     finally:
         _write(pairs, own)
-    return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+    return {name: (float(local[name]), float(value)) for name, value in found.items() if np.ndim(value) == 0}
+
+
+def folded_logs(logs: dict[str, Any], results: dict[str, tuple[float, float]]) -> dict[str, float]:
+    """Return those of ``logs`` that are results of metrics, as they are over all ranks' samples. Collective.
+
+    A ``train_step()`` may return numbers of its own under a metric's name: ``loss``, of the last batch.
+    """
+    known = [(name, own) for name, (own, _) in results.items() if np.ndim(logs.get(name, ())) == 0 and name in logs]
+    names = [name for name, own in known if np.isclose(float(logs[name]), own, 1e-4, 1e-6, equal_nan=True)]
+    theirs = [set(text.decode().split("\n")) for text in _core.allgather_bytes("\n".join(names).encode())]
+    return {name: results[name][1] for name in names if all(name in found for found in theirs)}
 
 
 def fold(model: Any, counts: bool = True) -> dict[str, Any]:

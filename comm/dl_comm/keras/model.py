@@ -21,7 +21,7 @@ from dl_comm.keras.data import shard, split, stretches
 from dl_comm.keras.evaluating import Evaluating, bound, in_order
 from dl_comm.keras.global_batch import share_batches
 from dl_comm.keras.lars import lars
-from dl_comm.keras.metrics import folded_results
+from dl_comm.keras.metrics import folded_logs, folded_results
 from dl_comm.keras.reducing import average
 from dl_comm.keras.together import AverageMetrics, average_statistics, together
 from dl_comm.overflow import averaged_outside
@@ -200,7 +200,7 @@ def _by_hand(model: Any, parted: bool) -> Any:
         options = bound(plain, args, kwargs)
         logs = plain(**options | {"return_dict": True})
         average_statistics(model)
-        logs |= {name: value for name, value in folded_results(model).items() if name in logs}
+        logs |= folded_logs(logs, folded_results(model))
         return logs if options.get("return_dict") else in_order(model, logs)
 
     return train_on_batch

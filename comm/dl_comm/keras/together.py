@@ -11,7 +11,7 @@ import numpy as np
 from dl_comm import CommError, _core
 from dl_comm.keras.backend import exchange
 from dl_comm.keras.callbacks import synchronize
-from dl_comm.keras.metrics import folded_results, unfolded
+from dl_comm.keras.metrics import folded_logs, folded_results, unfolded
 from dl_comm.rank0 import tell
 from dl_comm.ranks import get_nranks
 
@@ -29,7 +29,7 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
     an epoch the statistics of BatchNormalization layers are averaged, too: all ranks evaluate and save one model.
     """
 
-    _results: dict[str, float] | None = None  # of the training, kept while the validation uses its metrics
+    _results: dict[str, tuple[float, float]] | None = None  # of the training, while the validation uses its metrics
     folds: Callable[[dict[str, Any] | None], None] | None = None  # what makes those of a shared validation all ranks'
     _told = False
 
@@ -55,7 +55,7 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
             found = folded_results(self.model) if self._results is None else self._results
             logs = logs if logs is not None else {}
             self._tell_means(logs)
-            logs.update({name: value for name, value in found.items() if name in logs})
+            logs.update(folded_logs(logs, found))
             self._average(f"epoch {epoch}", logs)
 
     def _tell_means(self, logs: dict[str, Any]) -> None:

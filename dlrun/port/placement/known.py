@@ -20,8 +20,10 @@ def shards_of_keras(facts: KerasFacts, steps: Iterable[Edit]) -> Shards:
     """Return where the batches of the loops around ``train_on_batch()`` come from."""
     from dlrun.port.steps.counts.keras_loops import shared
 
+    steps = list(steps)
     divided, counted = _counts(facts, steps)
     return Shards(
+        ramped=_ramped(facts, steps),
         made=frozenset(facts.iterated),
         loops=frozenset(shared(facts)),
         training=frozenset(facts.loops),
@@ -38,15 +40,17 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
     ``shared`` are the evaluations whose batches are sharded as they are.
     """
     from dlrun.port.steps.counts.update_counts import steps_so_far
-    from dlrun.port.steps.metrics import annealing
+    from dlrun.port.steps.metrics import annealing, ramps
     from dlrun.port.steps.shard.full import partial_sums
 
     whole = [e.source for e in shared]
+    steps = list(steps)
     divided, counted = _counts(facts, steps)
     if not facts.keeps_steps and not hasattr(facts, "style"):
         counted |= annealing.made_serial(facts, divided).keys()
     session = getattr(facts, "style", "") == "session"
     return Shards(
+        ramped=_ramped(facts, steps) | {e.node for e in ramps.moves(facts, {e.node for e in steps})},
         made=frozenset([*(f.node for f in facts.feeds if f.how in _MADE), *whole]),
         whole=frozenset(whole),
         turns={e.source: e.trains for e in shared if e.trains is not None},
@@ -98,6 +102,13 @@ def _plays(facts: Facts) -> Iterator[cst.CSTNode]:
         if plays(facts.kinds, node):
             loops = (up for up in facts.script.above(node) if isinstance(up, (cst.For, cst.While)))
             yield from (loop for loop in list(loops)[:1] if loop not in facts.loops)
+
+
+def _ramped(facts: ScriptFacts, steps: Iterable[Edit]) -> frozenset[cst.CSTNode]:
+    """Return the factors that are raised to the power of the ranks."""
+    found = [e for e in steps if isinstance(e.node, cst.BaseExpression)]
+    texts = [(e.node, facts.script.module.code_for_node(e.rewrite(e.node))) for e in found]
+    return frozenset(node for node, text in texts if text.startswith(f"{facts.alias}.compound("))
 
 
 def _counts(facts: ScriptFacts, steps: Iterable[Edit]) -> tuple[frozenset[cst.CSTNode], frozenset[cst.CSTNode]]:

@@ -51,9 +51,13 @@ class Reductions:
         self.wanted: set[Exit] = set()  # what is reduced inside its loop, and so needs what was there before
 
     def before(self, at: object) -> str:
-        """Return the expression for what the location ``at`` held before its loop; "" where there is none."""
+        """Return the expression for what the location ``at`` held before its loop; "" where there is none.
+
+        Of a metric there is what its states were, and not what it was asked for.
+        """
         for made in self.run.exits:
-            if made.at == at and not made.zero and made.how == "total" and not made.path.each:
+            named = made.how == "total" and not made.path.each and made.owner != "metric"
+            if made.at == at and not made.zero and named:
                 self.wanted.add(made)
                 return self._name_of(made)
         return ""

@@ -15,6 +15,7 @@ class Shards:
     ``made`` are the expressions that are a shard of the batches; ``named`` the statements after which the names are
     one; ``loops`` those each iteration of which trains on a batch; ``drawing`` the functions that return the next
     batch; ``divided`` the expressions that become 1/n (steps), ``counted`` those that are made serial already.
+    ``ramped`` are those by which edits let something change as much an epoch as in the serial script.
     ``lengths`` are the calls of ``len()`` that count a rank's batches; ``sampled`` draw samples at random for a step.
     ``kind`` tells what an expression is: module, optimizer, ...; ``steps`` are the updates, ``gradients`` those that
     become those of all ranks where they are made.
@@ -41,6 +42,7 @@ class Shards:
     drawing: frozenset[cst.CSTNode] = frozenset()
     divided: frozenset[cst.CSTNode] = frozenset()
     counted: frozenset[cst.CSTNode] = frozenset()
+    ramped: frozenset[cst.CSTNode] = frozenset()
     lengths: frozenset[cst.CSTNode] = frozenset()
     sampled: frozenset[cst.CSTNode] = frozenset()
     kind: Callable[[cst.CSTNode], str] = lambda node: ""

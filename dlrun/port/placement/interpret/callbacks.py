@@ -7,8 +7,8 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret.control_flow import ControlFlow
-from dlrun.port.placement.store import Frame, Function, Obj, merge
-from dlrun.port.placement.values import ANY, COUNT, ENTRY, RATIO, SAME, Value
+from dlrun.port.placement.store import Frame, Function, Location, Obj, merge
+from dlrun.port.placement.values import ANY, ENTRY, RATIO, SAME, Kind, Value, unknown
 
 _BATCH = ("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_batch_end")
 _BEHIND = ("on_epoch_end", "on_train_end")
@@ -19,19 +19,62 @@ _AROUND = ("on_train_begin", "on_epoch_begin", *_BATCH, *_BEHIND)
 class Callbacks(ControlFlow):
     """Runs the callbacks that ``fit()`` is given, and the steps that a model takes by a method of its own."""
 
-    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> None:
-        """Run what of the program ``fit()`` runs: epochs of batches of this rank's shard."""
+    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> Value | None:
+        """Run what of the program ``fit()`` runs: epochs of batches of this rank's shard.
+
+        Return what it returns, a history of the epochs' logs, where these are the serial script's whatever is kept in
+        callbacks.
+        """
         if self.loop is not None:
-            return
+            return None
+        self._epochs_logs: dict[Obj, None] = {}
         held = [Value(refs=frozenset([r])) for r in self.reachable(given)]
         own = [value for value in held if self._is_callback(value)]
+        before = self._as_callbacks_find(receiver, own, node)
         if own and self.shards.parts:  # fit() gives each batch's logs as the serial script does
             for value in own:
                 for name in _AROUND:
                     self._hooked(value, name, [Value(scalar=True), self._logs(node, name, SAME)], node)
         elif own:
             self._all_epochs(own, node)
+        for at, (found, was) in before.items():
+            if (self.state or {}).get(at) == found:
+                self.write(at, was)
         self._own_steps(receiver, node)
+        if not own or not self.content(Value(refs=frozenset(self._epochs_logs))).uniform:
+            return None
+        made = self.new("foreign", node, "history", name=".fit")
+        self.write((made, "params"), self._params(node))
+        return Value(refs=frozenset([made]))
+
+    def _as_callbacks_find(
+        self, receiver: Value, own: list[Value], node: cst.CSTNode
+    ) -> dict[Location, tuple[Value, Value]]:
+        """Let callbacks find what a ``train_step()`` has counted so far; return that, and what was there before."""
+        stepping = self._stepping(receiver)
+        if not own or not stepping:
+            return {}
+        before, exits = dict(self.state or {}), dict(self.exits)
+        with self.unrecorded():
+            self._own_steps(receiver, node)
+        changed = {at: was for at, was in before.items() if (self.state or {}).get(at) != was}
+        self.state, self.exits = before, exits
+        for value in own:
+            self.write((next(iter(value.refs)), "model"), Value(refs=frozenset(stepping)))
+        found: dict[Location, tuple[Value, Value]] = {}
+        for at, was in changed.items():
+            place = self._last_places.get(at, SAME)
+            if place.kind is Kind.RUN and place.counts and self._is_zero(was):
+                place = self.updates
+            elif not place.uniform or place.kind is Kind.RUN:
+                place = unknown(node, "a train_step() keeps it of this rank's batches", at)
+            found[at] = (Value(place, scalar=was.scalar), was)
+            self.write(at, found[at][0])
+        return found
+
+    def _stepping(self, receiver: Value) -> list[Obj]:
+        models = [r for r in receiver.refs if isinstance(r, Obj) and r.cls is not None]
+        return [r for r in models if self.member(r.cls, "train_step") is not None]
 
     def _all_epochs(self, own: list[Value], node: cst.CSTNode) -> None:
         for value in own:
@@ -53,8 +96,7 @@ class Callbacks(ControlFlow):
 
     def _own_steps(self, receiver: Value, node: cst.CSTNode) -> None:
         """Run the ``train_step()`` of a model of the program: what it counts in variables of its own is read later."""
-        models = [r for r in receiver.refs if isinstance(r, Obj) and r.cls is not None]
-        stepping = [r for r in models if self.member(r.cls, "train_step") is not None]
+        stepping = self._stepping(receiver)
         if not stepping:
             return
         known, before = dict(self.exits), dict(self.state or {})
@@ -139,9 +181,12 @@ class Callbacks(ControlFlow):
 
     def _told(self, value: Value, node: cst.CSTNode) -> None:
         """Let a callback know what ``fit()`` tells it: of how many batches this rank's epochs are."""
+        self.write((next(iter(value.refs)), "params"), self._params(node))
+
+    def _params(self, node: cst.CSTNode) -> Value:
         told = self.new("dict", node, "params")
-        self.write((told, '["steps"]'), Value(COUNT, scalar=True))
-        self.write((next(iter(value.refs)), "params"), Value(refs=frozenset([told])))
+        self.write((told, '["steps"]'), Value(self.updates, scalar=True))
+        return Value(refs=frozenset([told]))
 
     def _until_the_end(self, value: Value, node: cst.CSTNode) -> None:
         """Run the batches of a callback that has no method behind them: what they leave is read behind ``fit()``."""
@@ -162,6 +207,8 @@ class Callbacks(ControlFlow):
     def _logs(self, node: cst.CSTNode, tag: str, place: Any) -> Value:
         made = self.new("dict", node, f"logs {tag}")
         self.write((made, "[*]"), Value(place, scalar=True))
+        if tag == "epoch":
+            self._epochs_logs[made] = None
         return Value(refs=frozenset([made]))
 
     def _behind_batches(self, value: Value) -> Function | None:

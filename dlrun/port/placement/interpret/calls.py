@@ -6,6 +6,7 @@ from functools import cache
 
 import libcst as cst
 
+from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret import parts, sessions
@@ -35,7 +36,7 @@ from dlrun.port.placement.values import (
     out_of_sight,
     unknown,
 )
-from dlrun.port.program.script import children, dotted
+from dlrun.port.program.script import calls_method, children, dotted
 
 
 class Calls(Libraries):
@@ -53,7 +54,10 @@ class Calls(Libraries):
         if self.shards.runs and runs_session(node):  # of samples that all ranks have
             if (kept := sessions.kept(self, node)) is not None:
                 return kept
-            return Value(scalar=self.shards.number(node) or None)
+            return sessions.of_all_ranks(self, node)
+        named = plain(self.script.name_of(node.func)) == "tensorflow.train.global_step"
+        if self.shards.runs and (named or (calls_method(node, "eval") and self.shards.counts_steps(node.func.value))):
+            return Value(self.updates, scalar=True)
         result = self.call_value(callee, args, keywords, node)
         taken = self.loop is None and any(self.drawn(self.seen_last(arg.value)) for arg in node.args)
         if taken and result.place.kind is Kind.ENTRY and callee.name != "builtins.next":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import libcst as cst
 
+from dlrun.port.placement import rules
 from dlrun.port.placement.interpret.containers import Containers
 from dlrun.port.placement.store import CONTENT, Bound, Class, Frame, Function, Method, Obj, key_of
 from dlrun.port.placement.values import ANY, Kind, Value, combine, join, joined, unknown
@@ -214,6 +216,9 @@ class Classes(Containers):
             return self._bind(member, single, ref.cls, node)
         if name in _SHAPES:
             return ANY
+        if rules.sums_in(ref.name, name):
+            held = self.read((ref, CONTENT)) or ANY
+            return Value(replace(held.place, counts=False), scalar=True, zero=held.zero, reduced=held.reduced)
         if name == "__dict__":
             return Value(refs=frozenset([ref]), name="__dict__")
         if ref.kind == "instance" and not self.foreign_bases(ref.cls) and name not in _OBJECTS:

@@ -67,7 +67,7 @@ class Libraries(Classes):
         """Return what a store into ``node`` changes; see ``statements``."""
         raise NotImplementedError
 
-    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> None:
+    def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> Value | None:
         """Run what of the program ``fit()`` runs; see ``callbacks``."""
         raise NotImplementedError
 
@@ -231,6 +231,8 @@ class Libraries(Classes):
                     given = [a.value for a in node.args] if isinstance(node, cst.Call) else []
                     if len(given) == 2 and self.force(given[1 - i], other).place == SAME:
                         return Value(replace(run.place, adds=frozenset({"same"})), scalar=True)
+                if run.place.kind is Kind.RUN and run.place.adds == {"fires"} and other.place.kind is Kind.SAME:
+                    return Value(run.place, scalar=True)  # held within bounds
                 goes_on = run.place.kind is Kind.EXTREME and run.place.adds == {row.name.lower()}
                 if (run.place.untouched or goes_on) and self.content(other).kind in (Kind.ENTRY, Kind.SAME):
                     return Value(Place(Kind.EXTREME, run.place.at, frozenset({row.name.lower()})), scalar=True)
@@ -299,6 +301,9 @@ class Libraries(Classes):
             return ANY
         if self._trains(name, receiver, args, given, node):
             return ANY
+        history = self.fitted(receiver, given, node) if name in ("fit", "fit_generator") else None
+        if history is not None:
+            return history
         if row in (Row.PROGRESS, Row.NOTHING):
             self._run_given(given, node)
             return ANY
@@ -382,8 +387,6 @@ class Libraries(Classes):
             return True
         if name == "gradient" and len(args) > 1:
             self.trained |= {r for r in self.reachable(args[1:2]) if r.kind == "foreign" and not _counts_alone(r)}
-        if name in ("fit", "fit_generator"):
-            self.fitted(receiver, given, node)
         return False
 
     def _of_shard(self, receiver: Value, name: str) -> Value | None:
@@ -409,8 +412,10 @@ class Libraries(Classes):
             return ANY
         held_now = joined(self.read((ref, CONTENT)) or ANY for ref in owners)
         place = held_now.place
+        by_line = self.loop is None or not isinstance(self.loop.node, cst.SimpleStatementLine)  # else fit() folds it
         if place.kind is Kind.RUN:
-            place = replace(RATIO, at=place.at) if not place.counts else place
+            summed = by_line and all(rules.is_sum(ref.name) for ref in owners)
+            place = replace(place, counts=False) if summed else replace(RATIO, at=place.at)
         return Value(place, scalar=True if name == "result" else None, reduced=held_now.reduced)
 
     def _is_number(self, node: cst.Call) -> None:

@@ -15,6 +15,7 @@ from dlrun.port.placement.store import CONTENT, GROWN, REST, Location, Obj, Stat
 from dlrun.port.placement.values import (
     EMPTY,
     ENTRY,
+    MIXED,
     SAME,
     Kind,
     Place,
@@ -277,6 +278,11 @@ class Loops(Exits):
                 continue
             if value is not None and value.place.untouched and value.place.at == at and not value.refs:
                 start = Value(base[at].place, scalar=base[at].scalar)  # set to what all ranks hold, if at all
+                more = more or starts.get(at) != start
+                starts[at] = start
+                continue
+            if value is not None and value.place.adds == {"scaled"} and value.place.at == at and not self.shards.parts:
+                start = Value(MIXED, scalar=base[at].scalar)  # n times as slowly as in the serial script
                 more = more or starts.get(at) != start
                 starts[at] = start
                 continue

@@ -108,6 +108,8 @@ class Operators(Expressions):
             ):
                 return Value(COUNT, scalar=True)  # samples so far
         if isinstance(op, _SUMS) and (place := _summed(a, b, isinstance(op, (cst.Add, cst.AddAssign)))) is not None:
+            if not self.shards.ramped.isdisjoint(_sides(node)) and place.adds == {"same"}:
+                return Value(replace(place, adds=frozenset({"fires"})), scalar=scalar)  # by as much an epoch
             if self.cadenced and place.adds == {"same"}:
                 if self.loop is not None and len(self.diverged) > self.loop.outer and not self.shards.parts:
                     text = "ranks add to it by tests of their own, each as often as the serial script"
@@ -131,7 +133,8 @@ class Operators(Expressions):
         if isinstance(op, _SCALES) and a.kind is Kind.RUN and right.const == 1:
             return replace(left, place=a, refs=frozenset())
         if isinstance(op, _SCALES) and (place := _scaled(a, b, isinstance(op, _DIVIDES))) is not None:
-            often = self.cadenced and not self.shards.parts and not self.apart and place.adds == {"scaled"}
+            often = self.cadenced and not self.shards.parts and not self.apart
+            often = (often or not self.shards.ramped.isdisjoint(_sides(node))) and place.adds == {"scaled"}
             place = replace(place, adds=frozenset({"fires"})) if often else place  # as often as the serial script
             return Value(place, scalar=scalar)
         if (

@@ -49,6 +49,21 @@ def kept(run: Libraries, node: cst.Call) -> Value | None:
     return None
 
 
+def of_all_ranks(run: Libraries, node: cst.Call) -> Value:
+    """Return what a run returns of samples that all ranks have: the serial numbers, but for the updates so far."""
+    wanted = fetched(node)
+
+    def one(part: cst.BaseExpression) -> Value:
+        if run.shards.counts_steps(part):
+            return Value(run.updates, scalar=True)
+        return Value(scalar=run.shards.number(part) or None)
+
+    if isinstance(wanted, (cst.Tuple, cst.List)):
+        return Value(items=tuple(one(e.value) for e in wanted.elements))
+    counts = wanted is not None and run.shards.counts_steps(wanted)
+    return Value(run.updates, scalar=True) if counts else Value(scalar=run.shards.number(node) or None)
+
+
 def _streams(ref: Obj) -> bool:
     return ref.name.startswith("tensorflow.metrics.")
 

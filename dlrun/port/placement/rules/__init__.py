@@ -37,6 +37,16 @@ def of_method(name: str) -> Row | None:
     return _METHODS.get(name)
 
 
+def sums_in(name: str, attribute: str) -> bool:
+    """Tell whether objects of the class of this qualified name keep a sum in the attribute of that name."""
+    return of_function(name) is Row.STATE and attribute in libraries.SUMS
+
+
+def is_sum(name: str) -> bool:
+    """Tell whether the result of a metric of the class of this qualified name is a sum."""
+    return name.rpartition(".")[2] in libraries.SUMMING
+
+
 def functions() -> dict[str, Row]:
     """Return the rows of functions and classes, by qualified name."""
     return dict(_FUNCTIONS)
@@ -47,4 +57,4 @@ def methods() -> dict[str, Row]:
     return dict(_METHODS)
 
 
-__all__ = ["IN_ORDER", "Row", "functions", "methods", "of_function", "of_method", "of_object"]
+__all__ = ["IN_ORDER", "Row", "functions", "is_sum", "methods", "of_function", "of_method", "of_object", "sums_in"]

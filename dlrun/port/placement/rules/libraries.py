@@ -43,6 +43,9 @@ PREFIXES: tuple[tuple[str, Row], ...] = (
     ("pylab.", Row.SHOWS),
     ("wandb.", Row.SHOWS),
 )
+# In what metric objects keep sums, and those whose result is one.
+SUMS = {"total", "count", *(f"{of}_{what}" for of in ("true", "false") for what in ("positives", "negatives"))}
+SUMMING = {"Sum", *(f"{of}{what}" for of in ("True", "False") for what in ("Positives", "Negatives"))}
 # Objects whose methods show, log or draw what they are given.
 OBJECTS: tuple[tuple[str, Row], ...] = tuple(
     (prefix, Row.SHOWS)

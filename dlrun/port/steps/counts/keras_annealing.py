@@ -15,7 +15,7 @@ from dlrun.port.steps.counts import keras_cadences, keras_phases
 from dlrun.port.steps.counts.counters import is_one
 from dlrun.port.steps.counts.keras_phases import bodies
 from dlrun.port.steps.metrics import ramps
-from dlrun.port.steps.metrics.annealing import FOLLOWS, compared_with_draws, grows
+from dlrun.port.steps.metrics.annealing import FOLLOWS, compared_with_draws, grows, picks
 
 _BETWEEN = "it counts batches between two times, and each rank sees 1/n of them"
 _RATES = (".lr", ".learning_rate")
@@ -63,7 +63,7 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
     for value in (*_weights(facts, reads), *_chances(facts), *_put(facts)):
         made = computed(facts.flow, [value], reads)
         if any(grows(facts, n) for n in made.nodes) and not any(n in divided for n in made.nodes):
-            found.update(dict.fromkeys(made.reads))
+            found.update(dict.fromkeys(read for read in made.reads if not picks(facts, read)))
     for read in found:
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
     yield from ramps.keras(facts)

@@ -70,7 +70,7 @@ def keras(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Iterator[Edit | D
         if not again or not of_batches(facts, node):
             continue
         factor = _factor(facts, node if isinstance(node, cst.AugAssign) else value)
-        if factor is not None and _is_plain(facts, factor, node):
+        if factor is not None and is_plain(facts, factor, node):
             yield compound(facts, factor)
         else:
             yield Doubt(
@@ -146,7 +146,7 @@ def _factor(facts: KerasFacts, made: cst.CSTNode | None) -> cst.BaseExpression |
     return made.right if left else made.left
 
 
-def _is_plain(facts: KerasFacts, factor: cst.BaseExpression, node: cst.CSTNode) -> bool:
+def is_plain(facts: KerasFacts, factor: cst.BaseExpression, node: cst.CSTNode) -> bool:
     """Tell whether ``factor`` is the same at every batch, and no test decides whether ``node`` runs."""
     script = facts.script
     here = script.function_of(node)

@@ -145,7 +145,7 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
             continue
         picked = [read for read in made.reads if value in weighing and rate_tables.picks(facts.script, read)]
         if picked or any(grows(facts, n) for n in made.nodes):
-            yield from (read for read in made.reads if read in picked or not _picks(facts, read))
+            yield from (read for read in made.reads if read in picked or not picks(facts, read))
 
 
 def _returned(facts: Facts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -176,10 +176,10 @@ def _in_graph(facts: TensorFlowFacts, counted: Tells, divided: Set[cst.CSTNode])
         return node in divided
 
     reads = computed(facts.flow, losses, lambda node: node in steps or counted(node), follows).reads
-    yield from (read for read in reads if not _picks(facts, read))
+    yield from (read for read in reads if not picks(facts, read))
 
 
-def _picks(facts: Facts, read: cst.CSTNode) -> bool:
+def picks(facts: ScriptFacts, read: cst.CSTNode) -> bool:
     """Tell whether ``read`` picks an entry, or single iterations: ``x[step]``, ``step % 5``, ``step == 9``."""
     for up in facts.script.above(read):
         match up:

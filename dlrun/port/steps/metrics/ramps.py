@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 
 import libcst as cst
 
@@ -11,11 +11,14 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.numbers.computed import computed
 from dlrun.port.facts.tensorflow import TensorFlowFacts
+from dlrun.port.facts.updates.rates import changes
 from dlrun.port.insert import expression
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts import steps
 from dlrun.port.steps.counts.changing_rates import change, compound, is_judged, is_told, target_of
 from dlrun.port.steps.counts.counters import each_update, innermost, is_one
+from dlrun.port.steps.counts.keras_phases import bodies
+from dlrun.port.steps.counts.keras_schedules import is_plain, of_batches
 from dlrun.port.steps.metrics.annealing import steered, weights
 
 _MULTIPLIES = "a weight is multiplied by it at every batch, and n ranks take 1/n of the batches"
@@ -41,8 +44,7 @@ def torch(facts: Facts) -> Iterator[Edit]:
             loss.backward()
             opt.step()
     """
-    if not facts.keeps_steps:
-        yield from _all(facts, {e.node for e in steps.torch(facts) if isinstance(e, Edit)})
+    yield from moves(facts, {e.node for e in steps.torch(facts) if isinstance(e, Edit)})
 
 
 def tensorflow(facts: TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Edit]:
@@ -66,22 +68,23 @@ def tensorflow(facts: TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Ed
                 loss = tf.reduce_mean(model(x)) + weight * tf.reduce_mean(model(x) ** 2)
             opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
     """
-    if not facts.keeps_steps:
-        yield from _all(facts, divided)
+    yield from moves(facts, divided)
 
 
-def _all(facts: Facts | TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Edit]:
+def moves(facts: Facts | TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Edit]:
     """Yield the changes; none where a test asks a count that is ``divided``, or values of the training."""
-    moves = [
+    if facts.keeps_steps:
+        return
+    changed = [
         n
         for n in facts.script.nodes
         if (found := change(facts, n)) is not None
         and (_is_fine(facts, *found) or _is_capped(n, *found))
         and _lasts(facts, n)
     ]
-    values = [*weights(facts), *steered(facts)] if moves else []
+    values = [*weights(facts), *steered(facts)] if changed else []
     used = dict.fromkeys((*(n for value in values for n in walk(value)), *computed(facts.flow, values).nodes))
-    for node in moves:
+    for node in changed:
         target = target_of(node)
         weighs = any(_is_same(facts, n, target) for n in used if not facts.script.inside(n, node))
         told = not divided.isdisjoint(walk(node)) or is_told(facts, node, divided) or is_judged(facts, node)
@@ -91,7 +94,7 @@ def _all(facts: Facts | TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[
 
 
 def keras(facts: KerasFacts) -> Iterator[Edit]:
-    """Likewise for variables that a train_step() changes, and multiplies parts of its loss by.
+    """Likewise for variables that a train_step() changes, and multiplies or divides by; and for those of callbacks.
 
     Before:
         class Net(keras.Model):
@@ -113,20 +116,47 @@ def keras(facts: KerasFacts) -> Iterator[Edit]:
         model.compile(opt)
         model.fit(x, y)
     """
-    for function in (f for f in facts.script.of(cst.FunctionDef) if f.name.value == "train_step"):
-        products = [
-            n
-            for body in facts.flow.bodies(function.body)
-            for n in walk(body)
-            if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Multiply)
-        ]
-        sides = [side for n in products for side in (n.left, n.right)]
-        for node in walk(function.body):
-            found = change(facts, node)
-            if found is None or not isinstance(target := target_of(node), cst.Attribute) or not _is_fine(facts, *found):
-                continue
-            if any(_is_same(facts, side, target) for side in sides if not facts.script.inside(side, node)):
-                yield _faster(facts, node)
+    inside = [n for body in bodies(facts) for n in walk(body)]
+    for node in inside:
+        found = change(facts, node)
+        if found is None or not isinstance(target := target_of(node), cst.Attribute) or not _is_fine(facts, *found):
+            continue
+        sides = _operands(inside if found[1] else facts.script.nodes)
+        if any(_is_same(facts, side, target) for side in sides if not facts.script.inside(side, node)):
+            yield _faster(facts, node)
+    yield from _of_callbacks(facts)
+
+
+def _operands(nodes: Iterable[cst.CSTNode]) -> list[cst.BaseExpression]:
+    """Return what ``nodes`` multiply by, or divide."""
+    scales = (cst.Multiply, cst.Divide)
+    products = [n for n in nodes if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, scales)]
+    return [side for n in products for side in (n.left, n.right)]
+
+
+def _of_callbacks(facts: KerasFacts) -> Iterator[Edit]:
+    """Yield the edits of what callbacks change at every batch: a variable, or what they put into one or into a rate."""
+    script, rates = facts.script, set(changes(facts))
+    handed = [n for call in script.calls if _puts(facts, call) for n in walk(call.args[-1].value)]
+    handed += [n for rate in rates if isinstance(rate, cst.Assign) for n in walk(rate.value)]
+    for node in script.nodes:
+        found = change(facts, node)
+        if found is None or node in rates or not of_batches(facts, node):
+            continue
+        if not isinstance(node, cst.Call) and not isinstance(target_of(node), cst.Attribute):
+            continue  # a name of the method's own: see ``keras_schedules``
+        by, adds = found
+        kept = isinstance(node, cst.Call) and not adds
+        kept = kept or any(_is_same(facts, n, target_of(node)) for n in handed if not script.inside(n, node))
+        own = any(dotted(n).startswith("self.params") for n in computed(facts.flow, [by]).nodes)
+        if kept and not own and (_is_fine(facts, by, adds) if adds else is_plain(facts, by, node)):
+            yield _faster(facts, node)
+
+
+def _puts(facts: KerasFacts, call: cst.Call) -> bool:
+    """Tell whether ``call`` puts its last argument into a variable."""
+    puts = calls_method(call, "assign") or facts.script.name_of(call.func).endswith("backend.set_value")
+    return puts and bool(call.args)
 
 
 def _faster(facts: ScriptFacts, node: cst.CSTNode) -> Edit:
