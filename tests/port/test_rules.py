@@ -27,7 +27,7 @@ WITHOUT_NUMBERS = {
     Row.HOLDS: "numbers_of_counts_tensorflow.py",
     Row.STATE: "placement/metric_objects.py, test_keras_on_ranks.py",
 }
-ALIASES = {"numpy": "np"}
+ALIASES = {"numpy": "np", "numpy.linalg": "np.linalg"}
 PRELUDE = """
 import argparse, bisect, collections, copy, dataclasses, functools, heapq, itertools, math, operator, queue, statistics
 import types, typing
@@ -195,6 +195,13 @@ EXAMPLES = {
     ".min": Example("acc = 9.0", "acc = min(acc, t.min().item())"),
     ".amin": Example("acc = 9.0", "acc = min(acc, t.amin().item())"),
     ".norm": Example("acc = 0.0", "acc += t.norm().item()"),
+    ".std": Example("acc = 0.0", "acc += t.std().item()"),
+    ".var": Example("acc = 0.0", "acc += t.var().item()"),
+    ".median": Example("acc = 0.0", "acc += t.median().item()"),
+    ".nanmedian": Example("acc = 0.0", "acc += t.nanmedian().item()"),
+    ".quantile": Example("acc = 0.0", "acc += t.quantile(0.25).item()"),
+    ".nanquantile": Example("acc = 0.0", "acc += t.nanquantile(0.25).item()"),
+    ".logsumexp": Example("acc = 0.0", "acc += t.logsumexp(0).item()"),
     ".numel": Example("acc = 0", "acc += y.numel()"),
     ".nelement": Example("acc = 0", "acc += y.nelement()"),
     ".size": Example("acc = 0", "acc += y.size(0)"),
@@ -236,6 +243,7 @@ OF_TENSORS = {
     Row.KEEPS: Example("acc = {zeros}", "acc = {f}(acc + {vector})", "[float(e) for e in acc]"),
     Row.SUM: Example("acc = 0.0", "acc += float({f}({vector}))"),
     Row.MEAN: Example("acc = 0.0", "acc += float({f}({vector}))"),
+    Row.STATISTIC: Example("acc = 0.0", "acc += float({f}({vector}))"),
     Row.MAX: Example("acc = -9.0", "acc = max(acc, float({f}({vector})))"),
     Row.MIN: Example("acc = 9.0", "acc = min(acc, float({f}({vector})))"),
     Row.ZEROS: Example("acc = {f}(3)", "acc = acc + {vector}", "[float(e) for e in acc]"),
@@ -246,6 +254,8 @@ OF_TENSORS = {
 VECTORS = {
     "numpy": ("np.zeros(3)", "a"),
     "torch": ("torch.zeros(3)", "t"),
+    "numpy.linalg": ("np.zeros(3)", "a"),
+    "torch.linalg": ("torch.zeros(3)", "t"),
 }
 LIKE = "like"  # zeros_like, full_like
 
@@ -273,6 +283,8 @@ def _of_tensors(name: str, row: Row) -> Example | None:
         before, body, shown = "acc = np.zeros(3)", "acc = {f}(acc + a).numpy()", "acc.tolist()"
     elif last == "int64":
         before, body, shown = "acc = 0", "acc = {f}(acc + k)", "int(acc)"
+    elif last in ("quantile", "nanquantile", "percentile", "logsumexp"):
+        body = f"acc += float({{f}}({{vector}}, {0 if last == 'logsumexp' else 0.25}))"
     elif last in ("vstack", "row_stack"):
         before = f"acc = {zeros}[None]"
         shown = "sorted(float(e[0]) for e in acc)"
