@@ -225,3 +225,13 @@ def test_sums_means_and_quotients_of_sums_are_those_of_whole_batches(tmp_path) -
     assert not ported.doubts
     serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
     assert [rounded(line) for line in mine.splitlines()] == [rounded(line) for line in serial.splitlines()]
+
+
+def test_a_number_that_a_library_out_of_sight_makes_of_a_part_is_averaged_and_told() -> None:
+    made = "import piq\nssim = piq.SSIMLoss()\n" + SHOWN
+    for told in ("piq.psnr(out, y).item()", "ssim(out, y).item()"):
+        ported = port(made.replace("SHOWN", told), Options(batch="global"))
+        assert [(d.name, d.danger) for d in ported.doubts] == [("unknown-placement", "low")]
+        assert f"dl.average({told})" in ported.text
+        assert not port(made.replace("SHOWN", told)).doubts  # one number of each iteration
+    assert not port(made.replace("SHOWN", "piq.rearrange(out, 'b c').mean().item()"), Options(batch="global")).doubts

@@ -66,6 +66,10 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
     if run.lost is not None:
         why = "the program is too large to be followed from here on: numbers shown later may be rank 0's own"
         yield Doubt(run.lost, why, "medium", name="lost-track")
+    for node in list(run.guessed)[:1]:
+        why = "it is taken for a mean over the samples: each rank computes it of its part of the batch"
+        write = "port with --batch local, or compute it of what all ranks gathered, if it is none"
+        yield Doubt(node, f"{facts.script.code(node)}: {why}", "low", write, name="unknown-placement")
     reductions = Reductions(facts, run)
     read = Shown(facts, run, reductions)
     shown = list(read.edits())

@@ -171,8 +171,10 @@ class Calls(Libraries):
             if self._goes_by_own_steps(ref.site):
                 return Value(scalar=True)  # a schedule that goes by the local steps
             if self.shards.parts and loss and combine(given).kind is Kind.ENTRY:
-                return Value(self.of_episode(parts.loss(combine(given), ref.site)), scalar=True)
-            return Value(out_of_sight(combine(given)), scalar=True if loss else None)
+                name = parts.FOREIGN if parts.is_foreign(ref.name) else ""
+                return Value(self.of_episode(parts.loss(combine(given), ref.site)), scalar=True, name=name)
+            foreign = parts.FOREIGN if parts.is_foreign(ref.name) and combine(given) == ENTRY else ""
+            return Value(out_of_sight(combine(given)), scalar=True if loss else None, name=foreign)
         return Value(out_of_sight(combine(given)))
 
     def _call_object(self, ref: Obj, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:

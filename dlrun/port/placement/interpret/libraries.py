@@ -142,7 +142,8 @@ class Libraries(Classes):
                 self.write((made, CONTENT), Value(zero=True))
             return Value(refs=frozenset([made]), scalar=scalar, reduced=reduced)
         texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
-        return Value(place, scalar=scalar, reduced=reduced, texts=texts)
+        foreign = parts.FOREIGN if row is None and parts.is_foreign(name) and place == ENTRY else ""
+        return Value(place, scalar=scalar, reduced=reduced, texts=texts, name=foreign)
 
     def _statistic(self, name: str, args: list[Value], keywords: dict[str, Value], place: Place) -> Value:
         """Return a statistic of one iteration's values: of a part of them it is none of the whole."""
@@ -452,6 +453,8 @@ class Libraries(Classes):
         zero = value.zero or self._zero(value)
         text = ("number" if number else "list" if name == "tolist" else "") if place.kind is Kind.ENTRY else ""
         text = value.name if self.shards.parts and value.name in parts.NAMES else text
+        if number and text == parts.FOREIGN and not self.shards.episodes and self.recording:
+            self.guessed[node] = None
         return Value(place, const=const, zero=zero, scalar=scalar, reduced=self.serial(value), name=text)
 
     def _zeros(self, value: Value) -> bool:

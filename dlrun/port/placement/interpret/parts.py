@@ -5,7 +5,8 @@ what counts iterations is the same on all of them. A number of one iteration is 
 their sum (a count of samples: the mark "summed"), or neither (the square of a mean: the mark "bent").
 
 Names of values tell more: "size" is a number of samples, "mean" a mean over them that is no single number, "centered"
-what is of each sample, less a mean over this rank's. All that is not linear bends what is centered.
+what is of each sample, less a mean over this rank's. All that is not linear bends what is centered. "foreign" is
+made by a library of which nothing is known: a number of it is taken for a mean, and that is told.
 """
 
 from __future__ import annotations
@@ -24,7 +25,21 @@ SUMMED, BENT = Place(Kind.ENTRY, adds=frozenset({"summed"})), Place(Kind.ENTRY, 
 PER = Place(Kind.ENTRY, adds=frozenset({"bent", "per"}))  # a number over the samples of the part
 RATE = Place(Kind.ENTRY, adds=frozenset({"bent", "rate"}))  # a sum over another one
 LOCAL = Place(Kind.ENTRY, adds=frozenset({"bent", "local"}))  # of each sample, bent by a number of this rank's
-NAMES = ("size", "mean", "centered")
+FOREIGN = "foreign"
+NAMES = ("size", "mean", "centered", FOREIGN)
+_KNOWN = (
+    "torch",
+    "tensorflow",
+    "keras",
+    "numpy",
+    "jax",
+    "math",
+    "builtins",
+    "operator",
+    "functools",
+    "sklearn",
+    "scipy",
+)
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _MULTIPLIES = (cst.Multiply, cst.MultiplyAssign, cst.MatrixMultiply)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
@@ -142,6 +157,11 @@ def reduced(row: Row, entry: Value, whole: bool, along: bool = False) -> Place:
 def operator_of(name: str) -> Any:
     """Return the operator that a method of a tensor stands for, None where it is none: ``mul_``."""
     return _METHODS.get(name.removesuffix("_"))
+
+
+def is_foreign(name: str) -> bool:
+    """Tell whether a function, or a class, is of a library of which only its name is known."""
+    return "." in name and not name.startswith((".", "<")) and name.partition(".")[0] not in _KNOWN
 
 
 def bends(name: str) -> bool:
