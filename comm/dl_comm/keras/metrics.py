@@ -36,10 +36,15 @@ def folded_results(model: Any) -> dict[str, tuple[float, float]]:
 def folded_logs(logs: dict[str, Any], results: dict[str, tuple[float, float]]) -> dict[str, float]:
     """Return those of ``logs`` that are results of metrics, as they are over all ranks' samples. Collective.
 
-    A ``train_step()`` may return numbers of its own under a metric's name: ``loss``, of the last batch.
+    A ``train_step()`` may return numbers of its own under a metric's name: ``loss``, of the last batch. On PyTorch the
+    number may be a view of the metric's variable, in which a validation has counted since.
     """
     known = [(name, own) for name, (own, _) in results.items() if np.ndim(logs.get(name, ())) == 0 and name in logs]
-    names = [name for name, own in known if np.isclose(float(logs[name]), own, 1e-4, 1e-6, equal_nan=True)]
+    names = [
+        name
+        for name, own in known
+        if np.isclose(float(logs[name]), own, 1e-4, 1e-6, equal_nan=True) or logs.get(f"val_{name}") == logs[name]
+    ]
     theirs = [set(text.decode().split("\n")) for text in _core.allgather_bytes("\n".join(names).encode())]
     return {name: results[name][1] for name in names if all(name in found for found in theirs)}
 
