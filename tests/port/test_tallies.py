@@ -274,7 +274,7 @@ torch.manual_seed(0)
 loader = DataLoader(TensorDataset(torch.randn(96, 3), torch.randint(0, 2, (96,))), batch_size=8)
 model = nn.Linear(3, 2)
 opt = torch.optim.SGD(model.parameters(), 0.0)
-low, records, total, above, moving, spikes, high = 9.0, 0, 0.0, 0, 0.7, 0, 0
+low, records, total, above, moving, spikes, high, before, rises = 9.0, 0, 0.0, 0, 0.7, 0, 0, None, 0
 for i, (x, y) in enumerate(loader):
     loss = nn.functional.cross_entropy(model(x), y)
     opt.zero_grad(); loss.backward(); opt.step()
@@ -289,15 +289,19 @@ for i, (x, y) in enumerate(loader):
         spikes += 1
     if loss.item() > 0.7:
         high += 1
+    if before is not None and loss.item() > before:
+        rises += 1
+    before = loss.item()
 print(f"{low:.5f} {high}")
 print(records)
 print(above)
 print(spikes)
+print(rises)
 """
 
 
 @pytest.mark.parametrize(
-    ("batch", "told"), [("local", ["records", "above", "spikes"]), ("global", ["above", "spikes"])]
+    ("batch", "told"), [("local", ["records", "above", "spikes", "rises"]), ("global", ["above", "spikes"])]
 )
 def test_a_count_by_a_test_of_what_this_ranks_iterations_have_left_is_told(batch, told) -> None:
     doubts = [d for d in port(CARRIED, Options(batch=batch)).doubts if d.name == "unknown-placement"]

@@ -41,6 +41,15 @@ class ControlFlow(Statements):
             inner = (node,) if self.loop is not None and self.loop.inner else ()
             self.tests.setdefault(node, []).append(Tested(node, self.loop, (*self.diverged, *inner)))
 
+    def _of_before(self, test: cst.BaseExpression) -> bool:
+        """Tell whether a test asks for what this rank's iteration before has set: ``loss > before``."""
+        names = [n.value for n in walk(test) if isinstance(n, cst.Name)]
+        places = [(home, name) for name in names if (home := self.home(name)) is not None]
+        left = [
+            value for at in places if (value := (self.state or {}).get(at)) is not None and value is self.begun.get(at)
+        ]
+        return any(value.place.kind is Kind.ENTRY for value in left)
+
     def _do_If(self, node: cst.If) -> None:  # noqa: N802
         test = self.eval(node.test)
         self.tested(node)
@@ -58,7 +67,7 @@ class ControlFlow(Statements):
             apart = False
         if apart:
             self.diverged.append(node.test)
-            self.by_carried[node.test] = place.kind in _CARRIED
+            self.by_carried[node.test] = place.kind in _CARRIED or self._of_before(node.test)
         self.guards += guards
         self.state = dict(before) if before is not None else None
         paced = not apart and self.loop is not None and self._is_cadence(node.test)
