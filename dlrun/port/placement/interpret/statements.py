@@ -39,9 +39,15 @@ class Statements(Loops):
             self.lost = self.lost or self.script.module
 
     def _run_unreached(self) -> None:
-        """Run the functions with training loops that nothing here calls: something out of sight does."""
-        for loop in self.shards.training:
-            function = self.script.function_of(loop)
+        """Run the functions with training loops that nothing here calls: something out of sight does.
+
+        Those first that no other one calls.
+        """
+        called = {dotted(call.func).rpartition(".")[2] for call in self.script.calls}
+        around = {loop: self.script.function_of(loop) for loop in self.shards.training}
+        names = {loop: f.name.value if isinstance(f, cst.FunctionDef) else "" for loop, f in around.items()}
+        for loop in sorted(around, key=lambda loop: (names[loop] in called, self.script.line(loop))):
+            function = around[loop]
             if loop in self.sharded or loop in self.plain_loops or not isinstance(function, cst.FunctionDef):
                 continue
             self.state = self.state if self.state is not None else {}
