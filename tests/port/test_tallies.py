@@ -172,7 +172,7 @@ def test_what_is_multiplied_in_every_iteration_is_no_count() -> None:
     assert [d.name for d in made.doubts if d.danger == "medium"] == 2 * ["unknown-placement"]
 
 
-@pytest.mark.xfail(strict=True, reason="the number of a local iteration in a gathered row stays local")
+@pytest.mark.xfail(strict=True, reason="the number of a local iteration in a row stays local: told")
 def test_the_number_of_an_iteration_in_a_row_that_is_gathered_is_that_of_the_serial_script():
     script = LOOP.format(test="y[0] > 9", after="pass") + "print(history)\n"
     kept = script.replace("        out = ", "        history.append([i, model(x).sum().item()])\n        out = ")
@@ -198,7 +198,7 @@ print("reached", length)
 """
 
 
-@pytest.mark.xfail(strict=True, reason="a level that a local window raises is totalled, without a doubt")
+@pytest.mark.xfail(strict=True, reason="the mean of a local window is not agreed on: told as a hang")
 def test_a_level_that_all_ranks_decide_alike_is_no_count_of_a_ranks_own_samples() -> None:
     ported = port(STEERED)
     assert "dl.average(np.mean(window[-20:])) < 0.1:" in ported.text
