@@ -29,6 +29,7 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from dl_comm import CommError, _core, settings
 from dl_comm.parts import weight_of_gradients
+from dl_comm.rank0 import tell
 from dl_comm.ranks import get_nranks
 from dl_comm.torch import gpu
 from dl_comm.torch.buckets import Bucket, Copy, Slot
@@ -101,7 +102,14 @@ class Overlap:
     def finish(self) -> dict[int, int]:
         """Put the averages into the gradients; return by ``id`` what is left to do: ``DONE``, or how it is held."""
         if not self.buckets:
-            self._plan()
+            try:
+                self._plan()
+            except CommError as error:  # on all ranks alike
+                if not self.checked:
+                    raise
+                self.buckets.clear()
+                self.dissolve()
+                tell(f"averaging does not overlap backward: {error.message}")
             return {}
         self._start(complete=False)
         state = torch.tensor([[kind_of(s.parameter), not s.is_current()] for s in self.slots], dtype=torch.int32)

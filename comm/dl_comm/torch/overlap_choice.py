@@ -27,7 +27,7 @@ from dl_comm.torch.overlap import dissolve, overlap, overlaps
 VARIABLE = "DL_COMM_OVERLAP"
 WARM = 3  # steps that are not timed: the first of the job, and the first with overlap, which learn the order
 TIMED = 7  # steps of each way
-LEAST = 2**20  # bytes of gradients for which it is tried
+LEAST, MOST = 2**20, 2**30  # bytes of gradients for which it is tried: it takes as much memory once more
 GAIN = 0.97  # of the time without overlap is to be undercut
 
 
@@ -51,7 +51,8 @@ class Trial:
             if not fits or self.mode == "on":
                 self.mode = "off"  # nothing is left to do
         elif self.steps == 2 * (WARM + TIMED):
-            self._decide(tensors)
+            if overlaps(tensors):  # else there was no memory for it
+                self._decide(tensors)
             self.mode = "off"
         self.last = time.perf_counter()
 
@@ -105,4 +106,5 @@ def mode() -> str:
 def _fits(tensors: list[Tensor]) -> bool:
     """Return whether overlap may pay, and can be: gradients on the host, enough of them, none that overlaps already."""
     size = sum(t.numel() * t.element_size() for t in tensors)
-    return size >= LEAST and all(t.device.type == "cpu" and t.is_leaf for t in tensors) and not overlaps(tensors)
+    here = all(t.device.type == "cpu" and t.is_leaf for t in tensors)
+    return LEAST <= size <= MOST and here and not overlaps(tensors)

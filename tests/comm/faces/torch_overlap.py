@@ -5,6 +5,7 @@ import copy
 import gc
 import io
 import os
+import sys
 import weakref
 
 import dl_comm.torch as dl
@@ -316,6 +317,22 @@ def gradients_of_a_part_end_what_no_script_asked_for():
     ended, overlapped = _train("on", 0.0, 7, part)
     assert not overlapped
     _assert_same_parameters(plain, ended)
+
+
+def where_there_is_no_memory_for_it_gradients_are_averaged_as_before():
+    module = sys.modules["dl_comm.torch.overlap"]
+    take = module.take
+
+    def refused(*_):
+        raise CommError("no shared memory is left")
+
+    module.take = refused
+    try:
+        spared, overlapped = _train("auto", 1e9, 14)
+    finally:
+        module.take = take
+    assert not overlapped
+    _assert_same_parameters(_train("off", 1.0, 14)[0], spared)
 
 
 def a_model_whose_gradients_overlap_is_copied_and_saved():
