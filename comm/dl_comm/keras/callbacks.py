@@ -156,7 +156,10 @@ WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
 
 
 def on_this_rank(given: Any) -> list[Any]:
-    """Return those of the callbacks given to ``fit``, one or several, also in lists of lists, that shall run here."""
+    """Return those of the callbacks given to ``fit``, one or several, also in lists of lists, that shall run here.
+
+    Keras's own show nothing but on rank 0: ``EarlyStopping(verbose=1)``.
+    """
     callbacks = list(_flat(given))
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.BackupAndRestore):
@@ -167,7 +170,11 @@ def on_this_rank(given: Any) -> list[Any]:
     if get_rank() == 0:
         return callbacks
     writers = [getattr(keras.callbacks, name) for name in WRITERS if hasattr(keras.callbacks, name)]
-    return [callback for callback in callbacks if not isinstance(callback, (Silence, *writers))]
+    here = [callback for callback in callbacks if not isinstance(callback, (Silence, *writers))]
+    for callback in here:
+        if type(callback).__module__.partition(".")[0] == "keras" and getattr(callback, "verbose", 0):
+            callback.verbose = 0
+    return here
 
 
 def _flat(given: Any) -> Iterator[Any]:

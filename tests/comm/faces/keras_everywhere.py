@@ -1,6 +1,7 @@
 """What dl_comm.keras does around the steps, on every rank: data, metrics, callbacks, files."""
 
 import contextlib
+import io
 import json
 import os
 import subprocess
@@ -129,6 +130,15 @@ def metrics_are_averaged_before_others_see_them():
     everyone = [json.loads(b) for b in _core.allgather_bytes(json.dumps(seen).encode())]
     assert all(one == everyone[0] for one in everyone)
     assert history.history["loss"] == [one["loss"] for one in seen]
+
+
+def callbacks_of_keras_show_what_they_do_on_rank_0_alone():
+    x, y = make_data(8 * n)
+    shown = io.StringIO()
+    stop = keras.callbacks.EarlyStopping(monitor="loss", patience=1, min_delta=1e9, verbose=1)
+    with contextlib.redirect_stdout(shown):
+        dl.distribute(make_model()).fit(x, y, epochs=4, verbose=0, callbacks=[stop])
+    assert ("early stopping" in shown.getvalue()) == (r == 0), shown.getvalue()
 
 
 def metrics_of_batches_are_averaged_where_a_callback_of_any_rank_looks_at_them():
