@@ -45,16 +45,19 @@ _ALIGNMENT = 64  # bytes: gradients begin at cache lines
 class Overlap:
     """The parameters of one ``overlap`` call, whose hooks keep it alive.
 
-    ``buckets`` is empty until the first step has shown the order; then there is a ``team``, too. ``checked``: it came
-    about by itself, so edits through ``.data`` are looked for, and it ends where ``gradients`` gets other parameters.
+    ``buckets`` is empty until the first step has shown the order; then there is a ``team``, too.
     """
 
     slots: list[Slot]
-    checked: bool = False
     team: int = 0
     buckets: list[Bucket] = field(default_factory=list)
     clock: int = 0
     quiet: bool = False
+
+    @property
+    def checked(self) -> bool:
+        """Whether no script has asked for it: it ends where ``gradients`` gets other parameters, or memory lacks."""
+        return any(slot.checked for slot in self.slots)
 
     def fire(self, slot: Slot) -> None:
         """Note that backward has accumulated into the parameter; start what is complete now."""
@@ -221,7 +224,7 @@ def overlap(what: Any, checked: bool = False) -> None:
             raise ValueError(f"overlap() was called before for {slot.name}; call it once for each parameter")
     if not slots:
         return
-    made = Overlap([slot for slot in slots if slot.parameter.numel()], checked)
+    made = Overlap([slot for slot in slots if slot.parameter.numel()])
     for slot in made.slots:
         _overlaps[slot.parameter] = weakref.ref(made)
         slot.handle = slot.parameter.register_post_accumulate_grad_hook(_hook(made, slot))
