@@ -172,7 +172,7 @@ def on_this_rank(given: Any) -> list[Any]:
     writers = [getattr(keras.callbacks, name) for name in WRITERS if hasattr(keras.callbacks, name)]
     here = [callback for callback in callbacks if not isinstance(callback, (Silence, *writers))]
     for callback in here:
-        if type(callback).__module__.partition(".")[0] == "keras" and getattr(callback, "verbose", 0):
+        if type(callback).__module__.partition(".")[0] == "keras" and getattr(callback, "verbose", False):
             callback.verbose = 0
     return here
 
