@@ -104,13 +104,13 @@ def quick(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The main tests, with PyTorch, and Keras 3 on PyTorch and jax; then mypy --strict, which needs PyTorch's types."""
+    """mypy --strict, which needs PyTorch's types; then the main tests, with PyTorch, and Keras 3 on PyTorch and jax."""
     session.install(wheel(session, "test"), "keras>=3", "jax>=0.4.35", "mypy>=1.11", "types-PyYAML")
+    session.run("mypy")
     session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
     files = (SANITIZER_TESTS, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, FIRST_STEPS_TEST, NUMBERS_TEST, *FAULT_TESTS)
     elsewhere = [f"--ignore={file}" for file in files]
     run_pytest(session, *THREE_FILES, "tests", *elsewhere)
-    session.run("mypy")
 
 
 @nox.session
