@@ -13,7 +13,7 @@ from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import walk
 from dlrun.port.steps.counts.conditions import divided
-from dlrun.port.steps.counts.milestones import passes_by
+from dlrun.port.steps.counts.milestones import governed, passes_by, updates
 
 _WHY = "this counts serial steps, of which n ranks take 1/n"
 _REACHED = (cst.Equal, cst.GreaterThan, cst.GreaterThanEqual)
@@ -29,13 +29,16 @@ def reached(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
     shown = {call for call, sinks in run.sinks.items() if not any(s.kept for s in sinks)}
     for tested in (tests[-1] for tests in run.tests.values()):
         node = tested.node
-        if tested.loop is None or not isinstance(node, cst.If) or not _only_shows(node, shown):
+        if tested.loop is None or not isinstance(node, cst.If):
+            continue
+        shows = _only_shows(node, shown)
+        if not shows and updates(facts, governed(facts.script, node)):
             continue
         for every, count in (pair for n in walk(node.test) if isinstance(n, cst.BaseExpression) for pair in _rests(n)):
             place = None if passes_by(facts, count, every) else _place(run, count)
             if place is not None and _counts(place) and _is_serial(run, every) and not _is_done(run, node.test):
                 yield Edit(every, _WHY, lambda n: _divided(facts.alias, n, False))
-        for test in _compared(node.test):
+        for test in _compared(node.test) if shows else ():
             number, count = test.comparisons[0].comparator, test.left
             if not isinstance(test.comparisons[0].operator, _REACHED) or _is_done(run, test):
                 continue

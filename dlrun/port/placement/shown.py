@@ -34,7 +34,7 @@ from dlrun.port.placement.values import (
     power,
     unknown,
 )
-from dlrun.port.program.script import calls_method, children, dotted, walk
+from dlrun.port.program.script import calls_method, children, dotted, statements, walk
 
 _ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 _ANSWERS = ("isnan", "isinf", "isfinite", "any", "all", "is_nan", "is_inf", "is_finite", "bool")
@@ -292,13 +292,21 @@ class Shown:
 
     def _asked_around(self, sink: Sink, place: Place) -> str | None:
         """Return what makes a count serial by the tests around what is shown, up to its loop; see ``_asked_at``."""
+        asked: list[str | None] = []
         for up in self.script.above(sink.call):
-            asked = self._asked_at(up.test, place) if isinstance(up, cst.If) else None
-            if asked is not None:
-                return asked
+            tests = [up.test] if isinstance(up, cst.If) else []
+            if isinstance(up, (cst.BaseStatement, cst.BaseSmallStatement)):
+                tests += self._left_out_before(up)
+            asked += [self._asked_at(test, place) for test in tests]
             if sink.loop is not None and up is sink.loop.node:
                 break
-        return None
+        return "serial_index" if "serial_index" in asked else next(filter(None, asked), None)
+
+    def _left_out_before(self, statement: cst.CSTNode) -> list[cst.BaseExpression]:
+        """Return the tests before ``statement``, in its block, that leave out all but every so many iterations."""
+        block = self.script.block(statement)
+        before = block[: block.index(statement)] if statement in block else []
+        return [n.test for n in before if isinstance(n, cst.If) and _leaves_multiples(n)]
 
     def _at_times_serial(self, node: cst.Name) -> bool:
         """Tell whether a parameter is a count in some calls of its function, and a serial number in others."""
@@ -383,8 +391,7 @@ class Shown:
         """
         index = place.kind is Kind.INDEX
         divided = [n for n in walk(test) if n in self.run.shards.divided or n in self.cut]
-        rests = (n for n in walk(test) if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo))
-        rest = next(rests, None)
+        rest = next((n for n in walk(test) if isinstance(n, cst.BinaryOperation) and _is_rest(n)), None)
         if rest is not None:
             last = not isinstance(rest.left, cst.Name) or self._asks_for_last(test) or _of_rest(test, rest)
             return "serial_index" if index and last else "serial_steps"
@@ -758,12 +765,35 @@ def _of_rest(test: cst.CSTNode, remainder: cst.CSTNode) -> bool:
     return any(
         isinstance(n, cst.Comparison)
         and n.left is remainder
-        and isinstance(n.comparisons[0].operator, cst.Equal)
+        and isinstance(n.comparisons[0].operator, (cst.Equal, cst.NotEqual))
         and not (
             isinstance(n.comparisons[0].comparator, cst.Integer) and not n.comparisons[0].comparator.evaluated_value
         )
         for n in walk(test)
     )
+
+
+def _leaves_multiples(node: cst.If) -> bool:
+    """Tell whether ``node`` goes on with a multiple, or a remainder, alone: ``if step % 100: continue``."""
+    body, orelse = node.body, node.orelse
+    if any(isinstance(n, cst.Continue) for n in statements(body)):
+        parts = _or_parts(node.test)
+        unequal = (isinstance(p, cst.Comparison) and isinstance(p.comparisons[0].operator, cst.NotEqual) for p in parts)
+        return any(unequal) or any(_is_rest(p) for p in parts)
+    if isinstance(orelse, cst.Else) and any(isinstance(n, cst.Continue) for n in statements(orelse.body)):
+        return not _is_rest(node.test)
+    return False
+
+
+def _or_parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return what is tested, any of which is enough."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
+        return [*_or_parts(test.left), *_or_parts(test.right)]
+    return [test]
+
+
+def _is_rest(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo)
 
 
 def _sets_rate(call: cst.Call) -> bool:

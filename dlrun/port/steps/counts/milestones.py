@@ -229,15 +229,28 @@ def _is_cadence(facts: Facts, node: cst.If, bodies: list[cst.CSTNode], number: c
     up = facts.script.parents[number]
     rest = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.right is number
     around = innermost(facts, node)
+    followed = facts.framework == "torch" or getattr(facts, "style", "") in ("tape", "session")
+    inside = around in facts.loops or isinstance(around, cst.FunctionDef)
+    return followed and rest and inside and not updates(facts, bodies)
+
+
+def updates(facts: ScriptFacts, bodies: list[cst.CSTNode]) -> bool:
+    """Tell whether running ``bodies`` makes an update, or a part of one: of several batches."""
     steps = {step.node for step in facts.steps}
-    updates = any(
+    return any(
         n in steps or calls_method(n, "zero_grad", "unscale_")
         for body in bodies
         for each in facts.flow.bodies(body, 3)
         for n in walk(each)
     )
-    followed = facts.framework == "torch" or getattr(facts, "style", "") in ("tape", "session")
-    return followed and rest and not updates and (around in facts.loops or isinstance(around, cst.FunctionDef))
+
+
+def governed(script: Script, node: cst.If) -> list[cst.CSTNode]:
+    """Return what runs or not by the test of ``node``: its branches, and what a `continue` in them leaves out."""
+    branches: list[cst.CSTNode] = [node.body, *([node.orelse] if node.orelse is not None else [])]
+    ends = [n for branch in branches for n in walk(branch) if isinstance(n, cst.Continue)]
+    block = script.block(node)
+    return [*branches, *block[block.index(node) + 1 :]] if ends else branches
 
 
 def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:
