@@ -82,13 +82,17 @@ def steps(count: Any) -> Any:
     ``len(loader)`` of a sharded loader already is right. ``None``, infinity, zero and negative numbers, which say "no
     limit" or "off", come back unchanged, as does everything on 1 rank.
 
-    Of a list or tuple (milestones) each entry is one, of a dict ``{step: rate}`` each key. A function of the number of
-    steps so far, as ``LambdaLR`` takes, becomes one that is told n times the number: after k steps the ranks have done
-    the work of n k serial ones.
+    Of a list, tuple, set, range or array (milestones) each entry is one (an array becomes a list), of a dict
+    ``{step: rate}`` each key. A function of the number of steps so far, as ``LambdaLR`` takes, becomes one that is told
+    n times the number: after k steps the ranks have done the work of n k serial ones.
     """
     n = parts()
-    if isinstance(count, (list, tuple)):
+    if isinstance(count, (list, tuple, set, frozenset)):
         return type(count)(steps(each) for each in count)
+    if isinstance(count, range):
+        return tuple(map(steps, count))
+    if getattr(count, "ndim", 0):
+        return count if n == 1 else steps(count.tolist())
     if isinstance(count, dict):
         return {steps(step): value for step, value in count.items()}
     if callable(count):

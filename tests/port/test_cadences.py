@@ -201,3 +201,85 @@ def test_batches_that_a_generator_yields_are_not_divided() -> None:
     with pytest.raises(DlrunError, match="here they are drawn by the script itself"):
         port(script, Options(batch="global"))
     assert "dl.shard(" in port(script).text
+
+
+FORMS = (
+    HEAD
+    + """
+import math
+
+def evaluate():
+    net.eval()
+    with torch.no_grad():
+        hits = sum((net(x).argmax(1) == y).sum().item() for x, y in held)
+    net.train()
+    return hits
+
+def is_due(now, every):
+    return not now % every
+
+every, step, kept, last, after, marks = 12, 0, [], 0, 12, [6, 24, 48]
+for epoch in range(5):
+    for x, y in train:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        step += 1
+        FORM
+print(len(kept), kept)
+"""
+)
+SHOWN = "kept.append(evaluate()); print(step, kept[-1])"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        f"if divmod(step, every)[1] == 0: {SHOWN}",
+        f"whole, rest = divmod(step, every)\n        if not rest: {SHOWN}; print(whole)",
+        f"if math.fmod(step, every) == 0: {SHOWN}",
+        f"if step >= after: after += every; {SHOWN}",
+        f"if step - last >= every: last = step; {SHOWN}",
+        f"if every <= step - last: last = step; {SHOWN}",
+        f"if step in (6, 24, 48): {SHOWN}",
+        f"if step in {{6, 24, 48}}: {SHOWN}",
+        f"if step in marks: {SHOWN}",
+        f"due = step % every == 0 and step > 12\n        if due: {SHOWN}",
+        f"if (due := step % every == 0): {SHOWN}",
+        "kept.append(evaluate()) if step % every == 0 else None",
+        "step % every == 0 and print(step, evaluate())",
+        f"if is_due(step, every): {SHOWN}",
+        f"while step % every == 0:\n            {SHOWN}\n            break",
+        f"match step % every:\n            case 0: {SHOWN}",
+        f"if step % every: continue\n        {SHOWN}",
+        f"if step % every == 0: pass\n        else: continue\n        {SHOWN}",
+        f"if any(step % each == 0 for each in (18, 24)): {SHOWN}",
+        f"if step == 30 and epoch > 1: {SHOWN}",
+    ],
+)
+def test_a_cadence_is_one_in_whichever_form_it_is_asked(tmp_path, form: str) -> None:
+    script = FORMS.replace("FORM", form)
+    (tmp_path / "train.py").write_text(script)
+    ported = port(script)
+    (tmp_path / "dist.py").write_text(ported.text)
+    serial = started(tmp_path, ["train.py"])
+    assert not serial.startswith("0 ") and not [d for d in ported.doubts if d.danger != "low"]
+    assert [started(tmp_path, ["dist.py"], n) for n in (2, 3)] == [serial, serial]
+
+
+@pytest.mark.parametrize("test", ["step & 15 == 0", "str(step).endswith('0')", "math.sqrt(step).is_integer()"])
+def test_a_test_that_is_computed_from_local_iterations_otherwise_is_told(test: str) -> None:
+    ported = port(FORMS.replace("FORM", f"if {test}: {SHOWN}"))
+    assert f"    if {test}: " in ported.text
+    told = [d.why for d in ported.doubts if d.name == "unknown-placement"]
+    assert [why.startswith(f"{test}: every so many iterations of a rank") for why in told] == [True]
+
+
+@pytest.mark.parametrize("body", ["opt.step()", "loss = loss + 0.1 * net.weight.pow(2).sum()"])
+def test_a_cadence_of_updates_and_of_parts_of_a_loss_is_that_of_each_rank(body: str) -> None:
+    source = FORMS.replace("        F.cross_entropy(net(x), y).backward()\n        opt.step()\n        step += 1\n", "")
+    loop = (
+        f"step += 1\n        loss = F.cross_entropy(net(x), y)\n        if step % 4 == 0:\n            {body}\n        "
+    )
+    text = port(source.replace("FORM", f"{loop}loss.backward()\n        opt.step()")).text
+    assert "if step % 4 == 0:" in text

@@ -291,7 +291,7 @@ def test_a_range_of_steps_that_starts_late_is_divided_at_both_ends(tmp_path) -> 
     assert started(tmp_path, ["dist.py"], ranks=2) == started(tmp_path, ["train.py"])
 
 
-@pytest.mark.parametrize(("loop", "told"), [(BY_ITSELF, "due()"), (EARLY, "i"), (SERVED, "pairs.served")])
+@pytest.mark.parametrize(("loop", "told"), [(EARLY, "i"), (SERVED, "pairs.served")])
 def test_counts_that_no_line_makes_those_of_the_serial_script_are_told(loop, told) -> None:
     doubts = [d for d in port(STEP + loop).doubts if d.name == "unknown-placement"]
     assert [d.why.partition(":")[0] for d in doubts] == [told]
@@ -299,6 +299,14 @@ def test_counts_that_no_line_makes_those_of_the_serial_script_are_told(loop, tol
         "    step(x, y)", "    step(x, y)\n    if i == 5: break"
     )
     assert not port(STEP + late).doubts and "print(dl.serial_steps(i + 1) - 1)" in port(STEP + late).text
+
+
+def test_a_function_that_counts_its_calls_is_due_as_often_as_in_the_serial_script(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(STEP + BY_ITSELF)
+    ported = port(STEP + BY_ITSELF)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert not ported.doubts and "return count % dl.steps(k) == 0" in ported.text
+    assert started(tmp_path, ["dist.py"], ranks=2) == started(tmp_path, ["train.py"]) == "due\n" * 3
 
 
 def test_each_unknown_number_of_a_line_is_told() -> None:

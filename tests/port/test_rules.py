@@ -93,6 +93,9 @@ EXAMPLES = {
     "statistics.mean": Example("acc = []", "acc.append(v)", "statistics.mean(acc)"),
     "statistics.fmean": Example("acc = []", "acc.append(v)", "statistics.fmean(acc)"),
     "builtins.len": Example("acc, all_acc = 0, []", "all_acc.append(v); acc += len(y)", "acc, len(all_acc)"),
+    "builtins.divmod": Example("acc = 0", "whole_acc, rest_acc = divmod(k, 3); acc += whole_acc + rest_acc"),
+    "math.fmod": Example("acc = 0.0", "acc += math.fmod(k, 3)"),
+    "operator.mod": Example("acc = 0", "acc += operator.mod(k, 3)"),
     "builtins.max": Example("acc = 0.0", "acc = max(acc, v)"),
     "builtins.min": Example("acc = 9.0", "acc = min(acc, v)"),
     "builtins.enumerate": Example("acc = 0", "for at, e in enumerate([v, k]): acc += at + e"),
@@ -240,6 +243,8 @@ EXAMPLES = {
 }
 # Of tensors: by what a row does, for a library with this alias, for these zeros and this vector of an iteration.
 OF_TENSORS = {
+    Row.REMAINDER: ("acc = {zeros}", "acc = acc + {f}({vector}, 2.0)", "[float(e) for e in acc]"),
+    Row.DIVMOD: ("acc = {zeros}", "acc = acc + {f}({vector}, 2.0)[1]", "[float(e) for e in acc]"),
     Row.KEEPS: Example("acc = {zeros}", "acc = {f}(acc + {vector})", "[float(e) for e in acc]"),
     Row.SUM: Example("acc = 0.0", "acc += float({f}({vector}))"),
     Row.MEAN: Example("acc = 0.0", "acc += float({f}({vector}))"),
@@ -370,8 +375,9 @@ def _program(names: list[str]) -> str:
     return "\n".join(parts)
 
 
+_PYTHON = ("builtins", "copy", "math", "operator", "statistics", "itertools", "collections")
 GROUPS = {
-    "python": [n for n in HERE if n.startswith(("builtins", "copy", "math", "statistics", "itertools", "collections"))],
+    "python": [n for n in HERE if n.startswith(_PYTHON)],
     "containers": [
         n for n in HERE if n.startswith(("types", "argparse", "functools", "heapq", "bisect", "dataclasses"))
     ],

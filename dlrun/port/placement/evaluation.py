@@ -12,6 +12,7 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Evaluation, Facts
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.placement import stays_whole
+from dlrun.port.placement.cadences import run_with
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.interpret.exits import Exit
 from dlrun.port.placement.interpret.whole import Left
@@ -67,8 +68,8 @@ def _run(facts: Facts, steps: list[Edit], shared: list[Evaluation]) -> Interpret
     noisy = frozenset(e.loop for e in others if stays_whole.draws(facts, e))
     shards = replace(shards_of(facts, steps, shared), noisy=noisy)
     while True:
-        run = Interpreter(facts.script, shards)
-        run.run()
+        run = run_with(facts, shards)
+        shards = run.shards
         forced = shards.forced.union(run.forced)
         if forced == shards.forced or all(len(run.seen.get(node, ())) < 2 for node in forced - shards.forced):
             return run

@@ -9,12 +9,27 @@ import libcst as cst
 
 
 @dataclass(frozen=True)
+class Cadence:
+    """A number of serial steps, and how this rank's is written: as a count, or as the number of an iteration.
+
+    ``every`` is of what it is the rest that is asked for; ``repeats`` tells whether what it lets run comes as often as
+    in the serial script.
+    """
+
+    node: cst.BaseExpression
+    index: bool = False
+    every: cst.BaseExpression | None = None
+    repeats: bool = True
+
+
+@dataclass(frozen=True)
 class Shards:
     """Where batches come from.
 
     ``made`` are the expressions that are a shard of the batches; ``named`` the statements after which the names are
     one; ``loops`` those each iteration of which trains on a batch; ``drawing`` the functions that return the next
     batch; ``divided`` the expressions that become 1/n (steps), ``counted`` those that are made serial already.
+    ``cadences`` are those of ``divided`` that were found by what the run of the program counts (see ``cadences``).
     ``ramped`` are those by which edits let something change as much an epoch as in the serial script.
     ``lengths`` are the calls of ``len()`` that count a rank's batches; ``sampled`` draw samples at random for a step.
     ``kind`` tells what an expression is: module, optimizer, ...; ``steps`` are the updates, ``gradients`` those that
@@ -41,6 +56,7 @@ class Shards:
     training: frozenset[cst.CSTNode] = frozenset()
     drawing: frozenset[cst.CSTNode] = frozenset()
     divided: frozenset[cst.CSTNode] = frozenset()
+    cadences: dict[cst.CSTNode, Cadence] = field(default_factory=dict)
     counted: frozenset[cst.CSTNode] = frozenset()
     ramped: frozenset[cst.CSTNode] = frozenset()
     lengths: frozenset[cst.CSTNode] = frozenset()

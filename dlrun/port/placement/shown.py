@@ -15,9 +15,9 @@ from dlrun.port.facts.numbers.bends import bend_of, bent
 from dlrun.port.facts.numbers.formats import numbers
 from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.insert import expression, in_brackets
+from dlrun.port.placement import cadences
 from dlrun.port.placement.interpret import Interpreter, parts
 from dlrun.port.placement.interpret.machine import Sink, Tested
-from dlrun.port.placement.reached import reached
 from dlrun.port.placement.reduce import Reductions
 from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.store import Obj
@@ -35,6 +35,7 @@ from dlrun.port.placement.values import (
     unknown,
 )
 from dlrun.port.program.script import calls_method, children, dotted, statements, walk
+from dlrun.port.steps.counts.milestones import in_strides, updates
 
 _ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 _ANSWERS = ("isnan", "isinf", "isfinite", "any", "all", "is_nan", "is_inf", "is_finite", "bool")
@@ -42,6 +43,7 @@ _FILES = ("exists", "is_dir", "is_file", "isdir", "isfile")
 _BOXES = (cst.FormattedString, cst.ConcatenatedString, cst.List, cst.Dict, cst.Tuple)
 _EXITS = ("sys.exit", "builtins.exit", "builtins.quit", "os._exit")
 _STEERS = ("lr", "learning_rate", "stop_training", "param_groups", "requires_grad")
+_AS_THEY_ARE = ("int", "float", "abs")
 _COMPUTES = (
     cst.BinaryOperation,
     cst.UnaryOperation,
@@ -94,7 +96,7 @@ class Shown:
         self.doubted: set[Why | cst.CSTNode] = set()
         self.formatted: set[cst.CSTNode] = set()
         self.agreed: set[cst.CSTNode] = set()  # the tests that all ranks answer alike by now
-        self.cut: set[cst.CSTNode] = set()  # counts at which something is only shown, divided here
+        self.told_of: set[str] = set()  # counts that tests ask for, and that are told as such
         self.goes_on = False  # within a quotient whose parts are made serial one by one
         self.sink: Sink | None = None  # what is looked at
         self.lost: list[cst.CSTNode] = []  # what nothing makes serial, of the expression that is looked at
@@ -103,9 +105,7 @@ class Shown:
         """Yield what decides first, then what is shown, then the counts that meet serial numbers."""
         for tested in self.run.tests.values():
             yield from self._decided(tested)
-        for edit in reached(self.facts, self.run):
-            self.cut.add(edit.node)
-            yield edit
+        yield from cadences.edits(self.facts, self.run)
         for number, loop in self.run.forced.items():
             if not self._alike_in_all_calls(number):
                 yield from self._unknown(
@@ -300,7 +300,20 @@ class Shown:
             asked += [self._asked_at(test, place) for test in tests]
             if sink.loop is not None and up is sink.loop.node:
                 break
+        asked += [self._asked_at(made, place) for test in sink.paces for made in self._made_of(test)]
         return "serial_index" if "serial_index" in asked else next(filter(None, asked), None)
+
+    def _made_of(self, test: cst.BaseExpression, deep: int = 3) -> Iterator[cst.BaseExpression]:
+        """Yield ``test`` and what names and functions of the program in it answer: ``due``, ``is_due(step, 100)``."""
+        yield test
+        for n in walk(test) if deep else ():
+            made: list[cst.BaseExpression | None] = []
+            if isinstance(n, cst.Name):
+                made = [b.value for b in self.script.bindings_of(n) if isinstance(b.node, (cst.Assign, cst.NamedExpr))]
+            elif isinstance(n, cst.Call):
+                made = [each for target in self.facts.flow.targets(n) for each in self.facts.flow.returns(target)]
+            for each in made:
+                yield from self._made_of(each, deep - 1) if each is not None else ()
 
     def _left_out_before(self, statement: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return the tests before ``statement``, in its block, that leave out all but every so many iterations."""
@@ -390,7 +403,7 @@ class Shown:
         The number of an iteration is that of the last of those that it stands for where as many are behind it.
         """
         index = place.kind is Kind.INDEX
-        divided = [n for n in walk(test) if n in self.run.shards.divided or n in self.cut]
+        divided = [n for n in walk(test) if n in self.run.shards.divided]
         rest = next((n for n in walk(test) if isinstance(n, cst.BinaryOperation) and _is_rest(n)), None)
         if rest is not None:
             last = not isinstance(rest.left, cst.Name) or self._asks_for_last(test) or _of_rest(test, rest)
@@ -547,6 +560,8 @@ class Shown:
             yield Doubt(node, f"{text}: rank 0's own so far: it shows itself", "low", name="shown-by-rank-0")
             return
         counted = place.at == "bent" or place.kind is Kind.SAME
+        if counted and text in self.told_of:
+            return
         last = place.kind is Kind.ENTRY and self.sink is not None and self.sink.loop is None
         because = (
             why.text
@@ -580,10 +595,11 @@ class Shown:
         self.sink = None
         place = self._place(node.test)
         inside = [t for t in tests if t.loop is not None]
-        if inside and self._asks_elsewhere(node):
+        if inside and (self._asks_elsewhere(node) or self._asks_otherwise(node)):
             text = self.script.code(node.test)
             why = f"{text}: every so many iterations of a rank, n times as many serial ones: the number is not divided"
             yield Doubt(node.test, why, "medium", name="unknown-placement")
+            self.told_of.update(self.script.code(n) for n in walk(node.test) if isinstance(n, cst.Name))
         if place.uniform or self._of_sizes(node.test) or not (self._decides(node) if inside else self._leaves(node)):
             return
         if self._counts_alike(node.test):
@@ -620,6 +636,41 @@ class Shown:
             return False
         told = any(v.name == "undivided" for n in walk(test) for v in self.run.seen.get(n, ())[-1:])
         return told and self.run.shards.steps.isdisjoint(walk(node.body))
+
+    def _asks_otherwise(self, node: cst.If | cst.While | cst.IfExp | cst.Assert) -> bool:
+        """Tell whether a test goes by a number that is computed from this rank's iterations: ``if step & 15 == 0:``.
+
+        What compares the count itself with a number is a cadence, which is divided, or a bound.
+        """
+        if self.run.shards.parts or self.run.shards.episodes or not self._place(node.test).uniform:
+            return False
+        known = {*self.run.shards.divided, *self.run.shards.counted, *self.run.shards.lengths}
+        if any(test is node.test for test, _, _ in in_strides(self.facts)):
+            return False  # told there
+        rests = ("remainder", "cadence", "length")
+        if any(n in known or any(v.name in rests for v in self.run.seen.get(n, ())) for n in walk(node.test)):
+            return False
+        bodies: list[cst.CSTNode] | None = None
+        for n in walk(node.test):
+            if isinstance(n, (cst.Name, cst.Attribute)) and self._counted(n) and self._is_computed_with(n, node.test):
+                bodies = bodies or cadences.governed(self.facts, self.run, node.test) or []
+        return bool(bodies) and not updates(self.facts, bodies or [])
+
+    def _is_computed_with(self, count: cst.CSTNode, test: cst.CSTNode) -> bool:
+        """Tell whether what ``test`` compares is computed from ``count``, other than by adding a number."""
+        below = count
+        for up in self.script.above(count):
+            sums = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, (cst.Add, cst.Subtract))
+            if isinstance(up, cst.Call) and up.func is below:
+                return False
+            if isinstance(up, cst.Call) and dotted(up.func) not in _AS_THEY_ARE:
+                return True
+            if isinstance(up, (cst.Call, cst.BinaryOperation)) and not sums:
+                return not self._place(up).counts and self._place(up) != COUNT
+            if isinstance(up, (cst.Comparison, cst.BooleanOperation)) or below is test:
+                return False
+            below = up
+        return False
 
     def _draws_locally(self, node: cst.CSTNode, wraps: list[Wrap]) -> str:
         """Return how the ranks agree on a test of a length where they draw from what has it: "" where none does.

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.placement.cadences import run_with
 from dlrun.port.placement.evaluation import evaluations
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.known import shards_of_keras
@@ -33,9 +34,7 @@ def interpreted_keras(facts: KerasFacts) -> Interpreter:
     """Return the abstract run of a script with loops around ``train_on_batch()``, done once."""
     from dlrun.port.frameworks import keras
 
-    run = Interpreter(facts.script, shards_of_keras(facts, [e for e in keras.steps(facts) if isinstance(e, Edit)]))
-    run.run()
-    return run
+    return run_with(facts, shards_of_keras(facts, [e for e in keras.steps(facts) if isinstance(e, Edit)]))
 
 
 def keras_numbers(facts: KerasFacts) -> Iterator[Edit | Doubt]:

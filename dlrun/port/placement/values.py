@@ -159,6 +159,8 @@ def join_places(a: Place, b: Place) -> Place:
             return replace(other, adds=other.adds | {"reset"})  # a window: set back every K iterations
         if other.kind is Kind.RUN and other.adds & {"decayed", "joined"} and one.kind is Kind.ENTRY:
             return other  # a moving average, or an array, that begins at the first entry
+        if other.untouched and one.kind is Kind.RUN and one.counts and one.at != other.at:
+            return COUNT  # of iterations, when it was kept: last = step
         if other.untouched and one.kind in (Kind.ENTRY, Kind.SAME, Kind.COUNT, Kind.INDEX, Kind.CLOCK):
             return one if one.kind is not Kind.SAME else other
     if kinds & {Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO}:

@@ -101,6 +101,8 @@ def rates_and_steps_follow_the_number_of_ranks():
     assert dl.compound(0.5) == 0.5**_n
     assert torch.equal(dl.compound(torch.tensor(0.5)), torch.tensor(0.5**_n))
     assert dl.steps([_n, 3 * _n]) == [1, 3]
+    assert dl.steps({_n, 3 * _n}) == {1, 3} and dl.steps(range(_n, 3 * _n, _n)) == (1, 2)
+    assert list(dl.steps(np.array([_n, 3 * _n]))) == list(dl.steps(torch.tensor([_n, 3 * _n]))) == [1, 3]
     assert dl.steps({_n: 0.1, 3 * _n: 0.01}) == {1: 0.1, 3: 0.01}
     assert dl.steps(lambda step: step + 0.5)(3) == 3 * _n + 0.5
     for wrong, kind in (((0.1, "cubic"), ValueError), (("0.1",), TypeError), ((None,), TypeError)):

@@ -219,7 +219,7 @@ class Calls(Libraries):
         before, self.frame = self.frame, frame
         self.stack.append(frame)
         self.flows.append(Flows())
-        diverged = len(self.diverged)
+        diverged, paces = len(self.diverged), len(self.paces)
         if isinstance(function.node, cst.Lambda):
             result = self.eval(function.node.body)
         else:
@@ -238,7 +238,7 @@ class Calls(Libraries):
                 result = Value(refs=frozenset([made]))
                 if flows.drawn:  # each entry is of an iteration of a loop over a shard
                     result = Value(Place(Kind.SHARD), items=(entry,), name="drawn")
-        del self.diverged[diverged:]
+        del self.diverged[diverged:], self.paces[paces:]
         self.flows.pop()
         self.stack.pop()
         self.frame = before

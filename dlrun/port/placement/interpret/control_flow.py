@@ -70,17 +70,19 @@ class ControlFlow(Statements):
             self.by_carried[node.test] = place.kind in _CARRIED or self._of_before(node.test)
         self.guards += guards
         self.state = dict(before) if before is not None else None
-        paced = not apart and self.loop is not None and self._is_cadence(node.test)
-        self.cadenced += paced
-        self._branch(node.body)
-        self.cadenced -= paced
+        with self.at_pace(node.test, test):
+            self._branch(node.body)
         then = self.state
         del self.guards[len(self.guards) - len(guards) :]
         self.state = dict(before) if before is not None else None
-        self._branch(node.orelse)
+        with self.at_pace(node.test, test, otherwise=True):
+            self._branch(node.orelse)
         if lost and then is not None and self.state is not None:
             self._unknown_since(place, then, self.state)
         if not apart:
+            left = then is None and self.is_paced(test, otherwise=True)
+            if left or (self.state is None and self.is_paced(test)):
+                self.paces.append(node.test)  # the rest of the iteration comes as often
             self.state = self._either(before, then, self.state)
             return
         leaves = then is None or self.state is None
@@ -129,11 +131,6 @@ class ControlFlow(Statements):
             if isinstance(n, cst.BaseExpression) and self.script.code(n) in texts:
                 self.force(n, self.eval(n))
         return guards
-
-    def _is_cadence(self, test: cst.BaseExpression) -> bool:
-        """Tell whether a test asks for every so many steps, of which n ranks take 1/n."""
-        rests = [n for n in walk(test) if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo)]
-        return any(n in self.shards.divided for rest in rests for n in walk(rest.right))
 
     def _unknown_since(self, place: Place, then: State, other: State) -> None:
         """Make unknown what a test that the ranks may answer differently sets in one of two ways."""
@@ -195,9 +192,9 @@ class ControlFlow(Statements):
             passes = (
                 handler.type is not None and dotted(handler.type).endswith("StopIteration") and self.loop is not None
             )
-            self.cadenced += passes  # a share ends as often as the serial script's data: epoch += 1
+            self.ended += passes  # a share ends as often as the serial script's data: epoch += 1
             self.block(handler.body)
-            self.cadenced -= passes
+            self.ended -= passes
             after = merge(after, self.state)
         self.state = after
         if node.finalbody is not None and self.state is not None:
@@ -212,7 +209,9 @@ class ControlFlow(Statements):
                 self.assign(name, self.entries(subject) if subject.refs or subject.items else subject)
             if case.guard is not None:
                 self.eval(case.guard)
-            self.block(case.body)
+            of_rest = subject.name == "remainder" and isinstance(case.pattern, cst.MatchValue)
+            with self.at_pace(node.subject, replace(subject, name="cadence" if of_rest else "")):
+                self.block(case.body)
             after = merge(after, self.state)
         self.state = merge(before, after)
 
@@ -300,7 +299,7 @@ class ControlFlow(Statements):
         flows = self.flows[-1]
         outer = (flows.breaks, flows.continues)
         flows.breaks, flows.continues = [], []
-        diverged = len(self.diverged)
+        diverged, paces = len(self.diverged), len(self.paces)
         known = set(self.state or ())
         for item in items:
             for at in [at for at in self.state or () if at not in known and isinstance(at[0], Frame)]:
@@ -316,7 +315,7 @@ class ControlFlow(Statements):
         for state in flows.breaks:
             self.state = merge(self.state, state)
         flows.breaks, flows.continues = outer
-        del self.diverged[diverged:]
+        del self.diverged[diverged:], self.paces[paces:]
 
     def _drawn(self, node: cst.For, over: Value) -> Value:
         """Return what an iteration of a loop over a shard gets; of one around such a loop what it gets serially."""
@@ -360,7 +359,7 @@ class ControlFlow(Statements):
         before = self.state
         endless = isinstance(node, cst.While) and dotted(node.test) == "True"
         entry, left, out = before, None, before
-        diverged = len(self.diverged)
+        diverged, paces = len(self.diverged), len(self.paces)
         if self.loop is not None and local:
             self.loop.inner += 1
         self.looping += 1
@@ -371,7 +370,10 @@ class ControlFlow(Statements):
             outer = (flows.breaks, flows.continues)
             flows.breaks, flows.continues = [], []
             begin()
-            if self.state is not None:
+            if self.state is not None and isinstance(node, cst.While):
+                with self.at_pace(node.test, self.seen_last(node.test)):
+                    self.block(node.body)
+            elif self.state is not None:
                 self.block(node.body)
             out = self.state
             for state in flows.continues:
@@ -391,7 +393,7 @@ class ControlFlow(Statements):
             entry = new
         self.looping -= 1
         self.playing -= node in self.shards.plays
-        del self.diverged[diverged:]
+        del self.diverged[diverged:], self.paces[paces:]
         if self.loop is not None and local:
             self.loop.inner -= 1
         if endless:

@@ -49,6 +49,7 @@ _SCORES = ("_score", "accuracy", "_auc")
 _LOSSES = ("loss", "cross_entropy", "criterion", "_error", "divergence", "kl_div", "nll")
 _CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
 _IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.CLEAR)
+_TRUTHS = ("builtins.any", "builtins.all", "builtins.bool")
 _ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "builtins.round", "builtins.abs")
 _OF_TEXTS = ("os.path.join", "os.fspath", "builtins.str", "pathlib.Path", "pathlib.PurePath")
 _OF_BASES = ("__init__", "__setitem__", "__getitem__")
@@ -111,6 +112,8 @@ class Libraries(Classes):
             return self._holder(name, keywords, node)
         self._run_given(given, node)
         place = combine(self.content(a) for a in given)
+        if name in _TRUTHS and place.uniform and self.asks_cadence(node):
+            return Value(SAME, scalar=True, name="cadence")
         if row is None and isinstance(self.script.parents.get(node), cst.Expr):
             self._may_fill(node, args)
         losses = name.rpartition(".")[2].lower().endswith(_LOSSES) and "reduction" not in keywords
@@ -522,7 +525,8 @@ class Libraries(Classes):
                     place = self.content(self.in_order(part, value))
                     if place != value.place or value.items:
                         self.note(part, self._held_in(value, place))
-            self.sinks.setdefault(node, []).append(Sink(node, shows, loop, (*self.diverged, *inner), kept))
+            sink = Sink(node, shows, loop, (*self.diverged, *inner), kept, tuple(self.paces))
+            self.sinks.setdefault(node, []).append(sink)
 
 
 def _fields(template: str) -> list[str] | None:

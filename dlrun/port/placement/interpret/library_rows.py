@@ -70,6 +70,15 @@ class LibraryRows(Calls):
             return own
         return self.length(args[0]) if args else ANY
 
+    def _row_remainder(self, args: list[Value], node: cst.Call) -> Value:
+        return self.operated(cst.Modulo(), args[0], args[1], node) if len(args) == 2 else ANY
+
+    def _row_divmod(self, args: list[Value], node: cst.Call) -> Value:
+        if len(args) != 2:
+            return ANY
+        both: tuple[cst.BaseBinaryOp, ...] = (cst.FloorDivide(), cst.Modulo())
+        return Value(items=tuple(self.operated(op, args[0], args[1], node) for op in both))
+
     def _row_numbers(self, args: list[Value], node: cst.Call) -> Value:
         if not args:
             return ANY

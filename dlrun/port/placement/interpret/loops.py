@@ -13,6 +13,7 @@ from dlrun.port.placement.interpret.exits import Exits
 from dlrun.port.placement.interpret.machine import Sharded
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Location, Obj, State, merge
 from dlrun.port.placement.values import (
+    COUNT,
     EMPTY,
     ENTRY,
     MIXED,
@@ -133,7 +134,7 @@ class Loops(Exits):
         flows = self.flows[-1]
         outer = (flows.breaks, flows.continues)
         flows.breaks, flows.continues = [], []
-        diverged = len(self.diverged)
+        diverged, paces = len(self.diverged), len(self.paces)
         begin()
         if self.state is not None and isinstance(node, (cst.For, cst.While)):  # else a loop in the library
             self.block(node.body)
@@ -141,7 +142,7 @@ class Loops(Exits):
         for state in (*flows.continues, *flows.breaks):
             out = merge(out, state)
         flows.breaks, flows.continues = outer
-        del self.diverged[diverged:]
+        del self.diverged[diverged:], self.paces[paces:]
         return out
 
     def _of_classes(self, written: dict[Location, None], base: State) -> None:
@@ -307,7 +308,8 @@ class Loops(Exits):
                     more = True
                 continue
             known = starts.get(at, base[at])
-            start = join(known, value if value.place.kind is not Kind.RUN else value.at(ENTRY))
+            other = COUNT if value.place.counts else ENTRY  # of another location
+            start = join(known, value if value.place.kind is not Kind.RUN else value.at(other))
             start = whole.unmarked(start)
             if starts.get(at) != start:
                 starts[at] = start
@@ -334,7 +336,7 @@ class Loops(Exits):
             return None
         if (
             value.place.kind in (Kind.UNKNOWN, Kind.EXTREME)
-            and before.place.kind is Kind.SAME
+            and before.place.uniform
             and before.scalar is not False
             and not before.refs
         ):

@@ -25,7 +25,7 @@ from dlrun.port.placement.values import (
     combine,
     join,
 )
-from dlrun.port.program.script import Script
+from dlrun.port.program.script import Script, walk
 
 BUDGET = 150_000  # nodes that one run may evaluate
 DEPTH = 24  # calls within calls
@@ -61,6 +61,7 @@ class Sink:
     loop: Sharded | None
     diverged: tuple[cst.CSTNode, ...]
     kept: bool = False
+    paces: tuple[cst.BaseExpression, ...] = ()
 
 
 @dataclass(eq=False)
@@ -114,7 +115,8 @@ class Machine:
         self.begun: State = {}  # the state in which an iteration over a shard began
         self.stepped: dict[cst.CSTNode, dict[Place, None]] = {}  # what a train_step() reads of its own, as it returns
         self.updated = False  # whether this iteration has come to an update
-        self.cadenced = 0  # how deep under tests that all ranks pass as often as the serial script
+        self.paces: list[cst.BaseExpression] = []  # the tests around that hold as often as in the serial script
+        self.ended = 0  # how deep in handlers of an end of a shard, which comes as often as the serial script's data
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.used: set[Any] = set()  # the exits whose results are read
         self.forced: dict[cst.BaseExpression, Sharded] = {}  # numbers of a part that are made those of the iteration
@@ -153,6 +155,11 @@ class Machine:
         return SAME if self.shards.parts else COUNT
 
     @property
+    def cadenced(self) -> bool:
+        """Whether all ranks come here as often as the serial script."""
+        return bool(self.paces) or self.ended > 0
+
+    @property
     def apart(self) -> bool:
         """Whether the ranks may come here more or less often than others within an iteration."""
         return self.playing > 0 or (
@@ -184,6 +191,30 @@ class Machine:
                     found.append(value)
                 else:
                     found[-1] = join(found[-1], value)
+
+    def asks_cadence(self, test: cst.BaseExpression) -> bool:
+        """Tell whether ``test`` asks for every so many steps, of which n ranks take 1/n."""
+        if self.shards.parts or not self.shards.divided:
+            return False
+        nodes = list(walk(test))
+        rests = [n for n in nodes if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo)]
+        repeats = any((found := self.shards.cadences.get(n)) is not None and found.repeats for n in nodes)
+        return repeats or any(n in self.shards.divided for rest in rests for n in walk(rest.right))
+
+    def is_paced(self, value: Value, otherwise: bool = False) -> bool:
+        """Tell whether a test, which is ``value``, holds as often as in the serial script, or fails so, ``otherwise``."""
+        names = ("between", "remainder") if otherwise else ("cadence",)
+        return self.loop is not None and not self.shards.parts and value.place.uniform and value.name in names
+
+    @contextmanager
+    def at_pace(self, test: cst.BaseExpression, value: Value, otherwise: bool = False) -> Iterator[None]:
+        """Run what ``test``, which is ``value``, lets run, or leaves to run, ``otherwise``."""
+        before = len(self.paces)
+        self.paces += [test] if self.is_paced(value, otherwise) else []
+        try:
+            yield
+        finally:
+            del self.paces[before:]
 
     def seen_last(self, node: cst.CSTNode) -> Value:
         """Return what ``node`` was when it was evaluated last."""

@@ -38,6 +38,7 @@ _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
 _CARRIED = "it is added up where {} holds, which goes by what this rank alone has left so far"
+_UNEQUAL = (cst.NotEqual, cst.NotIn)
 _FINITE = ("isfinite", "isnan", "isinf")
 _UNIONS = (cst.BitOr, cst.BitOrAssign)
 _FLAGS = (*_UNIONS, cst.BitAnd, cst.BitAndAssign)
@@ -268,21 +269,25 @@ class Operators(Expressions):
             return constant(-value.const)
         place = self.content(value)
         linear = isinstance(node.operator, (cst.Minus, cst.Plus)) and place.kind is Kind.RUN
-        return Value(place if linear else combine([place]), scalar=value.scalar)
+        negated = {"remainder": "cadence", "between": "cadence", "cadence": "between"}
+        name = negated.get(value.name, "") if isinstance(node.operator, cst.Not) else ""
+        return Value(place if linear else combine([place]), scalar=value.scalar, name=name)
 
     def _BooleanOperation(self, node: cst.BooleanOperation) -> Value:  # noqa: N802
         left = self.eval(node.left)
         ends = isinstance(node.operator, cst.And)
         if left.const is not NOTHING and bool(left.const) is not ends:
             return left
-        right = self.eval(node.right)
+        with self.at_pace(node.left, left, otherwise=not ends):
+            right = self.eval(node.right)
         if left.const is not NOTHING:
             return right
         if self.content(left).kind is Kind.SAME and (left.refs or right.refs):
             return join(left, right)
         if (flag := self._flagged(left, right, node.right, not ends)) is not None:
             return flag
-        return Value(combine([self.content(left), self.content(right)]), scalar=True)
+        name = self._name_of_test(node, [left, right]) if left.place.uniform and right.place.uniform else ""
+        return Value(combine([self.content(left), self.content(right)]), scalar=True, name=name)
 
     def _flagged(self, left: Value, right: Value, node: cst.CSTNode | None, either: bool) -> Value | None:
         """Return what ``seen = seen or x > 1`` (``either``), or ``fine = fine and x > 1``, carries on; else None."""
@@ -320,7 +325,7 @@ class Operators(Expressions):
             if dicts and len(dicts) == len(sides[1].refs):
                 places[1] = combine(self.keys_in(ref) for ref in dicts)  # it asks for a key, whatever is held there
         if all(p.uniform for p in places):
-            return Value(SAME, scalar=True, name="undivided" if any(s.name == "undivided" for s in sides) else "")
+            return Value(SAME, scalar=True, name=self._name_of_test(node, sides))
         scalar = True if all(s.scalar for s in sides) else None
         place = combine(places)
         if self.shards.parts and place.kind is Kind.ENTRY and (scalar or parts.beside_means(sides)):
@@ -328,6 +333,20 @@ class Operators(Expressions):
                 parts.BENT if scalar else self.of_episode(parts.LOCAL)
             )  # that of the mean, not the mean of the ranks' answers
         return Value(place, scalar=scalar)
+
+    def _name_of_test(self, node: cst.BaseExpression, sides: list[Value]) -> str:
+        """Return what a test of counts is: a cadence, what asks for a rest that is not divided, or neither."""
+        if any(s.name == "undivided" for s in sides):
+            return "undivided"
+        if self.shards.parts:
+            return ""
+        names = {"between" if s.name == "remainder" else s.name for s in sides} & {"between", "cadence"}
+        if isinstance(node, cst.Comparison):
+            others = (*_UNEQUAL, cst.GreaterThan) if names else _UNEQUAL  # a rest above 0
+            unequal = any(isinstance(c.operator, others) for c in node.comparisons)
+            return ("between" if unequal else "cadence") if names or self.asks_cadence(node) else ""
+        either = isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.Or)
+        return min(names, key=lambda name: (name == "cadence") is either, default="")
 
     def keys_in(self, ref: Obj) -> Place:
         """Return the placement of a dict's keys; see ``containers``."""
@@ -356,7 +375,10 @@ class Operators(Expressions):
         self.tested(node)
         if test.const is not NOTHING:
             return self.eval(node.body if test.const else node.orelse)
-        body, orelse = self.eval(node.body), self.eval(node.orelse)
+        with self.at_pace(node.test, test):
+            body = self.eval(node.body)
+        with self.at_pace(node.test, test, otherwise=True):
+            orelse = self.eval(node.orelse)
         value, agreed = join(body, orelse), self.of_iteration(node.test)
         row = self._row_of_choice(node)
         if row is not None and not self.shards.parts:

@@ -21,6 +21,8 @@ class Row(Enum):
     PAIRS = "likewise, through several side by side"
     NEXT = "the next entry"
     RANGE = "numbers"
+    REMAINDER = "what remains of a division"
+    DIVMOD = "how often one number goes into another, and what remains"
     LIST = "makes a list of what it is given"
     SET = "makes a set of what it is given"
     DICT = "makes a dict of what it is given"

@@ -10,7 +10,7 @@ from dlrun.port.facts.updates.rates import is_least
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted, walk
 
-_RESTS = ("mod", "remainder", "fmod")
+_RESTS = ("mod", "remainder", "fmod", "divmod")
 _UPDATES = ("apply_gradients", "apply", "minimize", "gradient", "backward", "step")
 _COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 

@@ -73,13 +73,13 @@ def passes_by(facts: ScriptFacts, count: cst.CSTNode, number: cst.CSTNode) -> bo
     return strided and not (isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, ORDER))
 
 
-def in_strides(facts: Facts) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, cst.BaseExpression]]:
+def in_strides(facts: ScriptFacts) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, cst.BaseExpression]]:
     """Yield tests of counts that go up in strides: ``if i % k == 0: done += k``, and elsewhere ``if done % 100 == 0``.
 
     Each with the count and its stride. Of n ranks each makes 1/n of the strides, and may pass by the number.
     """
     strides: dict[str, cst.BaseExpression] = {}
-    for loop in facts.loops:
+    for loop in getattr(facts, "loops", ()):
         for node, found in ((n, added(n)) for n in walk(loop.body)):
             around = [up for up in facts.script.above(node) if isinstance(up, cst.If)] if found is not None else []
             paces = [every for up in around for _, every in asked(facts.flow, up.test)]
@@ -236,21 +236,13 @@ def _is_cadence(facts: Facts, node: cst.If, bodies: list[cst.CSTNode], number: c
 
 def updates(facts: ScriptFacts, bodies: list[cst.CSTNode]) -> bool:
     """Tell whether running ``bodies`` makes an update, or a part of one: of several batches."""
-    steps = {step.node for step in facts.steps}
+    steps = {step.node for step in getattr(facts, "steps", ())}
     return any(
         n in steps or calls_method(n, "zero_grad", "unscale_")
         for body in bodies
         for each in facts.flow.bodies(body, 3)
         for n in walk(each)
     )
-
-
-def governed(script: Script, node: cst.If) -> list[cst.CSTNode]:
-    """Return what runs or not by the test of ``node``: its branches, and what a `continue` in them leaves out."""
-    branches: list[cst.CSTNode] = [node.body, *([node.orelse] if node.orelse is not None else [])]
-    ends = [n for branch in branches for n in walk(branch) if isinstance(n, cst.Continue)]
-    block = script.block(node)
-    return [*branches, *block[block.index(node) + 1 :]] if ends else branches
 
 
 def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:

@@ -1,0 +1,258 @@
+"""Cadences: numbers of serial steps by which a script shows, evaluates or saves, of which n ranks take 1/n.
+
+What all ranks count is known from the abstract run, in whichever form it is asked: ``if step % 100 == 0``, ``due = not
+step % 100``, ``q, rest = divmod(step, 100)``, ``if step in (10, 20)``, ``if step >= due: ...; due += 100``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import libcst as cst
+
+from dlrun.port.edits import Edit
+from dlrun.port.facts import ScriptFacts
+from dlrun.port.insert import expression
+from dlrun.port.placement.interpret import Interpreter
+from dlrun.port.placement.shards import Cadence, Shards
+from dlrun.port.placement.values import Kind, Place
+from dlrun.port.program.script import Script, dotted, walk
+from dlrun.port.steps.counts.conditions import divided, is_one_less
+from dlrun.port.steps.counts.milestones import passes_by, updates
+
+_RUNS = 3
+_WHY = "this counts serial steps, of which n ranks take 1/n"
+_FROM = (cst.GreaterThan, cst.GreaterThanEqual)
+_FLIPPED: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
+    cst.Equal: cst.Equal,
+    cst.LessThan: cst.GreaterThan,
+    cst.LessThanEqual: cst.GreaterThanEqual,
+}
+_PASSED_ON = (cst.Comparison, cst.ComparisonTarget, cst.BooleanOperation, cst.Arg, cst.GeneratorExp, cst.ListComp)
+_ANSWERS = ("any", "all", "bool", "int")
+_WRITTEN = (cst.Tuple, cst.List, cst.Set)
+
+
+def run_with(facts: ScriptFacts, shards: Shards) -> Interpreter:
+    """Run the program, again with what is divided where cadences were found."""
+    for _ in range(_RUNS):
+        run = Interpreter(facts.script, shards)
+        run.run()
+        found: dict[cst.CSTNode, Cadence] = {c.node: c for c in _found(facts, run)}
+        if not found:
+            break
+        divided_too = shards.divided | found.keys()
+        shards = replace(shards, divided=divided_too, cadences=shards.cadences | found)
+    return run
+
+
+def edits(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
+    """Divide the numbers that ``run`` was told to be cadences."""
+    for cadence in run.shards.cadences.values():
+        yield Edit(cadence.node, _WHY, partial(_local, facts.alias, cadence))
+
+
+def _local(dl: str, cadence: Cadence, number: cst.BaseExpression) -> cst.BaseExpression:
+    """Return how ``number`` is written for this rank."""
+    last = cadence.every is not None and is_one_less(number, cadence.every)
+    if cadence.every is not None and not last:
+        return expression("torch/rest_of_steps", {"count": number, "every": cadence.every}, dl=dl)
+    if cadence.index or last:
+        return _last_step(dl, number)
+    return expression("torch/steps", {"count": number}, dl=dl)
+
+
+def _last_step(dl: str, number: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the number, from 0, of the local iteration that stands for the serial one of this ``number``."""
+    count: cst.BaseExpression = cst.BinaryOperation(number, cst.Add(), cst.Integer("1"))
+    if isinstance(number, cst.Integer):
+        count = cst.Integer(str(number.evaluated_value + 1))
+    return expression("torch/last_step", {"count": count}, dl=dl)
+
+
+def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
+    """Yield the numbers that tests compare with what counts this rank's iterations, where these govern no update."""
+    if run.shards.parts or run.shards.episodes:
+        return
+    for node in [n for n in run.seen if isinstance(n, (cst.Comparison, cst.BinaryOperation, cst.Call))]:
+        if any(n in run.shards.divided or n in run.shards.counted for n in walk(node)):
+            continue
+        found = [c for c in _asked(run, node) if not passes_by(facts, *c[:2])]
+        if not found:
+            continue
+        bodies = governed(facts, run, node)
+        if bodies is None or updates(facts, bodies) or _makes_loss(run, bodies):
+            continue
+        for count, number, how in found:
+            place = _place(run, count)
+            if how == "rest":
+                yield Cadence(number)
+                yield from _rest_asked(facts.script, node, number)
+            elif how == "from":
+                yield Cadence(number, repeats=any(_sets(body, number, count) for body in bodies))
+            else:
+                yield Cadence(number, index=how == "equal" and place is not None and place.kind is Kind.INDEX)
+
+
+def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, str]]:
+    """Yield counts, the serial numbers with which ``node`` compares them, and how: "rest", "equal", "in" or "from"."""
+    for count, every in divided(node):
+        count = count.left if isinstance(count, cst.BinaryOperation) and _counts(run, count.left) else count
+        if _counts(run, count) and _is_serial(run, every):
+            yield count, every, "rest"
+    if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
+        return
+    target = node.comparisons[0]
+    left, right, how = node.left, target.comparator, type(target.operator)
+    if _is_serial(run, left) and _counts(run, right):
+        left, right, how = right, left, _FLIPPED.get(how, cst.Is)
+    if not _counts(run, left):
+        return
+    if how is cst.In and _are_serial(run, right):
+        yield left, right, "in"
+    elif how in (cst.Equal, *_FROM) and _is_serial(run, right):
+        yield left, right, "equal" if how is cst.Equal else "from"
+
+
+def _rest_asked(script: Script, rest: cst.BaseExpression, every: cst.BaseExpression) -> Iterator[Cadence]:
+    """Yield the rest, above 0, that is asked for: 99 of ``step % 100 == 99``."""
+    up = script.parents[rest]
+    target = up.comparisons[0] if isinstance(up, cst.Comparison) and len(up.comparisons) == 1 else None
+    if target is None or not isinstance(target.operator, (cst.Equal, cst.NotEqual)):
+        return
+    asked = target.comparator
+    if isinstance(asked, cst.Integer) and asked.evaluated_value > 0:
+        yield Cadence(asked, every=every)
+    else:  # every - 1
+        yield from (Cadence(n) for n in walk(asked) if isinstance(n, cst.BaseExpression) and n.deep_equals(every))
+
+
+def governed(facts: ScriptFacts, run: Interpreter, node: cst.CSTNode) -> list[cst.CSTNode] | None:
+    """Return what runs or not by the answer of ``node``, a test or a part of one; None where it is read otherwise.
+
+    Where a branch ends the iteration or the loop, that is the rest of the iteration, too.
+    """
+    script, bodies = facts.script, list[cst.CSTNode]()
+    below, up = node, script.parents[node]
+    while True:
+        if isinstance(up, cst.BooleanOperation) and below is up.left:
+            bodies.append(up.right)
+        if isinstance(up, cst.Call):
+            if dotted(up.func) not in _ANSWERS:
+                return None
+        elif isinstance(up, cst.UnaryOperation):
+            if not isinstance(up.operator, cst.Not):
+                return None
+        elif not isinstance(up, (*_PASSED_ON, cst.Subscript)):
+            break
+        below, up = up, script.parents[up]
+    if isinstance(up, (cst.Assign, cst.NamedExpr)):
+        read = _read_as(facts, run, up)
+        found = [governed(facts, run, n) for n in read] if read is not None else [None]
+        return None if any(f is None for f in found) else [*bodies, *(n for f in found for n in f or ())]
+    if isinstance(up, cst.Return):
+        calls = facts.flow.callers(script.function_of(up))
+        found = [governed(facts, run, call) for call in calls] or [None]
+        return None if any(f is None for f in found) else [n for f in found for n in f or ()]
+    own = _bodies(script, up, below)
+    return None if own is None else bodies + own
+
+
+def _bodies(script: Script, up: cst.CSTNode, test: cst.CSTNode) -> list[cst.CSTNode] | None:
+    """Return what ``up`` runs or not by its ``test``; None where that is none."""
+    match up:
+        case cst.If(test=asked) if asked is test:
+            branches: list[cst.CSTNode] = [up.body, *([up.orelse] if up.orelse is not None else [])]
+            ends = [n for branch in branches for n in walk(branch) if isinstance(n, (cst.Continue, cst.Break))]
+            ends = [n for n in ends if not any(isinstance(m, (cst.For, cst.While)) for m in _between(script, n, up))]
+            block = script.block(up) if up in script.parents else []
+            return [*branches, *(block[block.index(up) + 1 :] if ends and up in block else [])]
+        case cst.IfExp(test=asked) if asked is test:
+            return [up.body, up.orelse]
+        case cst.While(test=asked) if asked is test:
+            return [up.body]
+        case cst.Match(subject=asked) if asked is test:
+            return [case.body for case in up.cases]
+        case cst.Expr() | cst.Assert():
+            return []
+    return None
+
+
+def _between(script: Script, node: cst.CSTNode, outer: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    for up in script.above(node):
+        if up is outer:
+            return
+        yield up
+
+
+def _read_as(facts: ScriptFacts, run: Interpreter, made: cst.Assign | cst.NamedExpr) -> list[cst.CSTNode] | None:
+    """Return the places that read what ``made`` keeps under a name; None where it is more than a flag."""
+    target = made.target if isinstance(made, cst.NamedExpr) else made.targets[0].target
+    if isinstance(target, cst.Tuple):  # q, rest = divmod(step, n)
+        target = target.elements[-1].value
+    if not isinstance(target, cst.Name):
+        return None
+    script = facts.script
+    name, around = target.value, script.function_of(made)
+    found = [n for n in walk(around) if isinstance(n, cst.Name) and n.value == name and n is not target]
+    below: list[cst.CSTNode] = [
+        n for n in found if n in run.seen and not isinstance(script.parents[n], cst.AssignTarget)
+    ]
+    if isinstance(made, cst.NamedExpr):
+        inner = governed(facts, run, made)
+        return None if inner is None else below
+    return below or None
+
+
+def _makes_loss(run: Interpreter, bodies: list[cst.CSTNode]) -> bool:
+    """Tell whether ``bodies`` change what a gradient is taken of: ``loss = loss + penalty``."""
+    losses = {dotted(call.func.value) for call in run.losses if isinstance(call.func, cst.Attribute)} - {""}
+    for n in (n for body in bodies for n in walk(body)):
+        targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in getattr(n, "targets", ())]
+        if any(dotted(target) in losses for target in targets if isinstance(target, cst.BaseExpression)):
+            return True
+    return False
+
+
+def _sets(body: cst.CSTNode, number: cst.BaseExpression, count: cst.BaseExpression) -> bool:
+    """Tell whether ``body`` moves what the count is compared with: ``due += 100``; ``last = step``."""
+    moved = {dotted(n) for side in (number, count) for n in walk(side) if isinstance(n, (cst.Name, cst.Attribute))}
+    for n in walk(body):
+        targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in getattr(n, "targets", ())]
+        if any(dotted(target) in moved for target in targets if isinstance(target, cst.BaseExpression)):
+            return True
+    return False
+
+
+def _place(run: Interpreter, node: cst.BaseExpression) -> Place | None:
+    places = {value.place for value in run.seen.get(node, ()) if not value.refs and value.name != "remainder"}
+    return places.pop() if len(places) == 1 else next((p for p in places if p.counts), None)
+
+
+def _counts(run: Interpreter, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` counts this rank's iterations."""
+    place = _place(run, node)
+    if place is None:
+        return False
+    return (place.kind in (Kind.COUNT, Kind.INDEX) and place.at is None) or (place.kind is Kind.RUN and place.counts)
+
+
+def _is_serial(run: Interpreter, number: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` is one of the serial script's, above 1: written, or handed to the program."""
+    if isinstance(number, cst.Integer):
+        return number.evaluated_value > 1
+    values = run.seen.get(number, ())
+    rest = ("remainder", "undivided")
+    return bool(values) and all(v.place == Place() and v.scalar and not v.refs and v.name not in rest for v in values)
+
+
+def _are_serial(run: Interpreter, numbers: cst.BaseExpression) -> bool:
+    """Tell whether ``numbers`` are several of the serial script's: ``(10, 20)``."""
+    if isinstance(numbers, _WRITTEN):
+        return any(_is_serial(run, e.value) for e in numbers.elements) and all(
+            isinstance(e.value, cst.Integer) or _is_serial(run, e.value) for e in numbers.elements
+        )
+    values = run.seen.get(numbers, ())
+    return bool(values) and all(run.content(v) == Place() and v.refs and run.numbers(v) for v in values)
