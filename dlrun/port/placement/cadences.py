@@ -13,14 +13,14 @@ from functools import partial
 import libcst as cst
 
 from dlrun.port.edits import Edit
-from dlrun.port.facts import ScriptFacts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.shards import Cadence, Shards
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import Script, dotted, walk
 from dlrun.port.steps.counts.conditions import divided, is_one_less
-from dlrun.port.steps.counts.milestones import passes_by, updates
+from dlrun.port.steps.counts.milestones import passes_by, rest_of, serial, updates
 
 _RUNS = 3
 _WHY = "this counts serial steps, of which n ranks take 1/n"
@@ -88,8 +88,8 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
         for count, number, how in found:
             place = _place(run, count)
             if how == "rest":
-                yield Cadence(number)
-                yield from _rest_asked(facts.script, node, number)
+                for n in serial(facts, bodies, number) if isinstance(facts, Facts) else [number]:
+                    yield Cadence(n, every=next(iter(rest_of(facts.script, n)), None))
             elif how == "from":
                 yield Cadence(number, repeats=any(_sets(body, number, count) for body in bodies))
             else:
@@ -114,19 +114,6 @@ def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.Bas
         yield left, right, "in"
     elif how in (cst.Equal, *_FROM) and _is_serial(run, right):
         yield left, right, "equal" if how is cst.Equal else "from"
-
-
-def _rest_asked(script: Script, rest: cst.BaseExpression, every: cst.BaseExpression) -> Iterator[Cadence]:
-    """Yield the rest, above 0, that is asked for: 99 of ``step % 100 == 99``."""
-    up = script.parents[rest]
-    target = up.comparisons[0] if isinstance(up, cst.Comparison) and len(up.comparisons) == 1 else None
-    if target is None or not isinstance(target.operator, (cst.Equal, cst.NotEqual)):
-        return
-    asked = target.comparator
-    if isinstance(asked, cst.Integer) and asked.evaluated_value > 0:
-        yield Cadence(asked, every=every)
-    else:  # every - 1
-        yield from (Cadence(n) for n in walk(asked) if isinstance(n, cst.BaseExpression) and n.deep_equals(every))
 
 
 def governed(facts: ScriptFacts, run: Interpreter, node: cst.CSTNode) -> list[cst.CSTNode] | None:

@@ -202,7 +202,7 @@ class Machine:
         return repeats or any(n in self.shards.divided for rest in rests for n in walk(rest.right))
 
     def is_paced(self, value: Value, otherwise: bool = False) -> bool:
-        """Tell whether a test, which is ``value``, holds as often as in the serial script, or fails so, ``otherwise``."""
+        """Tell whether a test, which is ``value``, holds (``otherwise``: fails) as often as in the serial script."""
         names = ("between", "remainder") if otherwise else ("cadence",)
         return self.loop is not None and not self.shards.parts and value.place.uniform and value.name in names
 

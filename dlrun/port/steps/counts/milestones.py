@@ -45,8 +45,8 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
             if passes_by(facts, bare(facts, count), number):
                 continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
-            if _of_all(facts, number) or sets or _acts(facts, node, bodies) or _is_cadence(facts, node, bodies, number):
-                yield from _serial(facts, bodies, number)
+            if _of_all(facts, number) or sets or _acts(facts, node, bodies):
+                yield from serial(facts, bodies, number)
 
 
 def _made_of(facts: Facts) -> Iterator[cst.CSTNode]:
@@ -113,7 +113,7 @@ def rest_of(script: Script, value: cst.CSTNode) -> list[cst.BaseExpression]:
     return [every for _, every in divided(test.left)] if isinstance(test, cst.Comparison) else []
 
 
-def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+def serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     """Yield ``number``, where it counts serial steps, and the places in its test and in ``bodies`` that use it."""
     if not _of_all(facts, number):
         yield from beside(facts, number, lambda part: from_length(facts, part))
@@ -222,16 +222,6 @@ def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[c
         found = [n for n in walk(node.value) if isinstance(n, cst.Name) and counted(n)] if added else []
         if any(not any(script.inside(n, share) for share in shares) for n in found):
             yield from held(facts, node.targets[0].target)
-
-
-def _is_cadence(facts: Facts, node: cst.If, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> bool:
-    """Tell whether ``number`` says every how many steps something is done, but for updates: of several batches."""
-    up = facts.script.parents[number]
-    rest = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.right is number
-    around = innermost(facts, node)
-    followed = facts.framework == "torch" or getattr(facts, "style", "") in ("tape", "session")
-    inside = around in facts.loops or isinstance(around, cst.FunctionDef)
-    return followed and rest and inside and not updates(facts, bodies)
 
 
 def updates(facts: ScriptFacts, bodies: list[cst.CSTNode]) -> bool:
