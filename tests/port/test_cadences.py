@@ -241,6 +241,7 @@ SHOWN = "kept.append(evaluate()); print(step, kept[-1])"
         f"if step >= after: after += every; {SHOWN}",
         f"if step - last >= every: last = step; {SHOWN}",
         f"if every <= step - last: last = step; {SHOWN}",
+        f"if step // every > last: last = step // every; {SHOWN}",
         f"if step in (6, 24, 48): {SHOWN}",
         f"if step in {{6, 24, 48}}: {SHOWN}",
         f"if step in marks: {SHOWN}",

@@ -98,7 +98,8 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
 
 def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, str]]:
     """Yield counts, the serial numbers with which ``node`` compares them, and how: "rest", "equal", "in" or "from"."""
-    for count, every in divided(node):
+    whole = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.FloorDivide)
+    for count, every in [(node.left, node.right)] if whole else divided(node):  # type: ignore[attr-defined]
         count = count.left if isinstance(count, cst.BinaryOperation) and _counts(run, count.left) else count
         if _counts(run, count) and _is_serial(run, every):
             yield count, every, "rest"
