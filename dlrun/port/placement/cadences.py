@@ -17,10 +17,11 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.shards import Cadence, Shards
+from dlrun.port.placement.store import Method, Obj
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import Script, dotted, walk
 from dlrun.port.steps.counts.conditions import divided, is_one_less
-from dlrun.port.steps.counts.milestones import passes_by, rest_of, serial, updates
+from dlrun.port.steps.counts.milestones import in_strides, passes_by, rest_of, serial, updates
 
 _RUNS = 3
 _WHY = "this counts serial steps, of which n ranks take 1/n"
@@ -76,6 +77,7 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
     """Yield the numbers that tests compare with what counts this rank's iterations, where these govern no update."""
     if run.shards.parts or run.shards.episodes:
         return
+    strides = [test for test, _, _ in in_strides(facts)]
     for node in [n for n in run.seen if isinstance(n, (cst.Comparison, cst.BinaryOperation, cst.Call))]:
         if any(n in run.shards.divided or n in run.shards.counted for n in walk(node)):
             continue
@@ -83,6 +85,8 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
         if not found:
             continue
         bodies = governed(facts, run, node)
+        if any(facts.script.inside(node, test) for test in strides):
+            continue  # told: it may pass by the number
         if bodies is None or updates(facts, bodies) or _makes_loss(run, bodies):
             continue
         for count, number, how in found:
@@ -228,12 +232,21 @@ def _counts(run: Interpreter, node: cst.BaseExpression) -> bool:
 
 
 def _is_serial(run: Interpreter, number: cst.BaseExpression) -> bool:
-    """Tell whether ``number`` is one of the serial script's, above 1: written, or handed to the program."""
+    """Tell whether ``number`` is one of the serial script's, above 1: written, or handed to the program.
+
+    What a count is compared with, or divided by, is taken for a number: ``args.log_interval``.
+    """
     if isinstance(number, cst.Integer):
         return number.evaluated_value > 1
     values = run.seen.get(number, ())
     rest = ("remainder", "undivided")
-    return bool(values) and all(v.place == Place() and v.scalar and not v.refs and v.name not in rest for v in values)
+    plain = all(v.place == Place() and v.scalar is not False and v.items is None and v.name not in rest for v in values)
+    return bool(values) and plain and not any(_is_no_number(ref) for v in values for ref in v.refs)
+
+
+def _is_no_number(ref: object) -> bool:
+    """Tell whether ``ref`` is a container, an object or a function of the program; an option's attribute may be one."""
+    return ref.kind != "foreign" if isinstance(ref, Obj) else not isinstance(ref, Method)
 
 
 def _are_serial(run: Interpreter, numbers: cst.BaseExpression) -> bool:
