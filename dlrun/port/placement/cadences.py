@@ -20,8 +20,9 @@ from dlrun.port.placement.shards import Cadence, Shards
 from dlrun.port.placement.store import Method, Obj
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import Script, dotted, walk
+from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import divided, is_one_less
-from dlrun.port.steps.counts.milestones import in_strides, passes_by, rest_of, serial, updates
+from dlrun.port.steps.counts.milestones import in_strides, passes_by, rest_of, serial, sets_any, updates
 
 _RUNS = 3
 _WHY = "this counts serial steps, of which n ranks take 1/n"
@@ -77,6 +78,7 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
     """Yield the numbers that tests compare with what counts this rank's iterations, where these govern no update."""
     if run.shards.parts or run.shards.episodes:
         return
+    made = {dotted(call.func.value) for call in run.losses if isinstance(call.func, cst.Attribute)} - {""}
     strides = [test for test, _, _ in in_strides(facts)]
     for node in [n for n in run.seen if isinstance(n, (cst.Comparison, cst.BinaryOperation, cst.Call))]:
         if any(n in run.shards.divided or n in run.shards.counted for n in walk(node)):
@@ -87,17 +89,32 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
         bodies = governed(facts, run, node)
         if any(facts.script.inside(node, test) for test in strides):
             continue  # told: it may pass by the number
-        if bodies is None or updates(facts, bodies) or _makes_loss(run, bodies):
-            continue
+        if bodies is None or updates(facts, bodies) or sets_any(bodies, made):
+            continue  # of several batches
+        if any(n in run.shards.ramped for body in bodies for n in walk(body)):
+            continue  # what changes there makes up for the iterations between
         for count, number, how in found:
             place = _place(run, count)
             if how == "rest":
-                for n in serial(facts, bodies, number) if isinstance(facts, Facts) else [number]:
+                for n in _with_windows(facts, node, bodies, number):
                     yield Cadence(n, every=next(iter(rest_of(facts.script, n)), None))
             elif how == "from":
-                yield Cadence(number, repeats=any(_sets(body, number, count) for body in bodies))
+                moved = {dotted(n) for side in (number, count) for n in walk(side)} - {""}
+                yield Cadence(number, repeats=sets_any(bodies, moved))
             else:
                 yield Cadence(number, index=how == "equal" and place is not None and place.kind is Kind.INDEX)
+
+
+def _with_windows(
+    facts: ScriptFacts, node: cst.CSTNode, bodies: list[cst.CSTNode], number: cst.BaseExpression
+) -> Iterator[cst.BaseExpression]:
+    """Yield ``number``, and where ``bodies`` use it, too: they take the mean of so many numbers."""
+    if isinstance(facts, Facts):
+        yield from serial(facts, bodies, number)
+        return
+    yield number
+    loop = next((up for up in facts.script.above(node) if isinstance(up, (cst.For, cst.While))), None)
+    yield from windows.means(facts, loop, bodies, number) if loop is not None else ()
 
 
 def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, str]]:
@@ -105,7 +122,8 @@ def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.Bas
     whole = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.FloorDivide)
     for count, every in [(node.left, node.right)] if whole else divided(node):  # type: ignore[attr-defined]
         count = count.left if isinstance(count, cst.BinaryOperation) and _counts(run, count.left) else count
-        if _counts(run, count) and _is_serial(run, every):
+        undivided = all(v.name == "undivided" for v in run.seen.get(node, ())) and not isinstance(node, cst.Call)
+        if (undivided or (_counts(run, count) and (whole or isinstance(node, cst.Call)))) and _is_serial(run, every):
             yield count, every, "rest"
     if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
         return
@@ -196,26 +214,6 @@ def _read_as(facts: ScriptFacts, run: Interpreter, made: cst.Assign | cst.NamedE
         inner = governed(facts, run, made)
         return None if inner is None else below
     return below or None
-
-
-def _makes_loss(run: Interpreter, bodies: list[cst.CSTNode]) -> bool:
-    """Tell whether ``bodies`` change what a gradient is taken of: ``loss = loss + penalty``."""
-    losses = {dotted(call.func.value) for call in run.losses if isinstance(call.func, cst.Attribute)} - {""}
-    for n in (n for body in bodies for n in walk(body)):
-        targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in getattr(n, "targets", ())]
-        if any(dotted(target) in losses for target in targets if isinstance(target, cst.BaseExpression)):
-            return True
-    return False
-
-
-def _sets(body: cst.CSTNode, number: cst.BaseExpression, count: cst.BaseExpression) -> bool:
-    """Tell whether ``body`` moves what the count is compared with: ``due += 100``; ``last = step``."""
-    moved = {dotted(n) for side in (number, count) for n in walk(side) if isinstance(n, (cst.Name, cst.Attribute))}
-    for n in walk(body):
-        targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in getattr(n, "targets", ())]
-        if any(dotted(target) in moved for target in targets if isinstance(target, cst.BaseExpression)):
-            return True
-    return False
 
 
 def _place(run: Interpreter, node: cst.BaseExpression) -> Place | None:

@@ -35,6 +35,7 @@ from dlrun.port.placement.values import (
     unknown,
 )
 from dlrun.port.program.script import calls_method, children, dotted, statements, walk
+from dlrun.port.steps.counts.conditions import divided as rests_of
 from dlrun.port.steps.counts.milestones import in_strides, updates
 
 _ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
@@ -404,9 +405,9 @@ class Shown:
         """
         index = place.kind is Kind.INDEX
         divided = [n for n in walk(test) if n in self.run.shards.divided]
-        rest = next((n for n in walk(test) if isinstance(n, cst.BinaryOperation) and _is_rest(n)), None)
+        rest = next((n for n in walk(test) if isinstance(n, cst.BaseExpression) and rests_of(n)), None)
         if rest is not None:
-            last = not isinstance(rest.left, cst.Name) or self._asks_for_last(test) or _of_rest(test, rest)
+            last = not isinstance(rests_of(rest)[0][0], cst.Name) or self._asks_for_last(test) or _of_rest(test, rest)
             return "serial_index" if index and last else "serial_steps"
         if not divided:
             return None

@@ -17,7 +17,6 @@ from dlrun.port.program.script import dotted, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.bounds import AFTER, compared
 from dlrun.port.steps.counts.changing_rates import compound
-from dlrun.port.steps.counts.conditions import asked
 from dlrun.port.steps.counts.counters import is_one_more
 from dlrun.port.steps.counts.step_rates import StepRates, ways
 from dlrun.port.steps.counts.update_counts import bare
@@ -83,21 +82,13 @@ def keras(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Iterator[Edit | D
 
 
 def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
-    """Divide what the number of an iteration of ``loops`` is compared with: ``if step == 800: rate.assign(0.01)``.
-
-    And after how many iterations each something is saved or shown: ``if step % 1000 == 0:``.
-    """
+    """Divide what the number of an iteration of ``loops`` is compared with: ``if step == 800: rate.assign(0.01)``."""
     for loop, turn in ((loop, dotted(loop.target)) for loop in loops):
         for node in (n for n in walk(loop.body) if isinstance(n, cst.If)):
             stages = [
                 right
                 for left, how, right in compared(node.test)
                 if dotted(left) == turn and issubclass(how, (*ORDER, cst.Equal)) and not is_zero(right)
-            ]
-            stages += [
-                every
-                for count, every in asked(facts.flow, node.test)
-                if dotted(count) == turn and isinstance(facts.script.parents[every], cst.BinaryOperation)
             ]
             around = [node.test, node.body]
             stages += [part for every in stages for part in windows.means(facts, loop, around, every)]

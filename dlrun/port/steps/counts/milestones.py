@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.taken_over import lowers, takes_over
 from dlrun.port.facts.numbers.computed import computed, leaves
+from dlrun.port.facts.taint import losses
 from dlrun.port.facts.updates.rates import ORDER, changes
 from dlrun.port.program.script import Script, added, calls_method, dotted, walk
 from dlrun.port.steps.counts import windows
@@ -45,7 +46,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
             if passes_by(facts, bare(facts, count), number):
                 continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
-            if _of_all(facts, number) or sets or _acts(facts, node, bodies):
+            if _of_all(facts, number) or sets or _acts(facts, node, bodies) or _is_cadence(facts, node, bodies, number):
                 yield from serial(facts, bodies, number)
 
 
@@ -224,11 +225,35 @@ def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[c
             yield from held(facts, node.targets[0].target)
 
 
+def _is_cadence(facts: Facts, node: cst.If, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` says every how many steps something is done, but for updates: of several batches.
+
+    Those in other forms are found as the program is run, see ``placement/cadences``. These are known before: what
+    changes at them, as a weight of a loss, changes as often as in the serial run.
+    """
+    up = facts.script.parents[number]
+    rest = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.right is number
+    around = innermost(facts, node)
+    followed = facts.framework == "torch" or getattr(facts, "style", "") in ("tape", "session")
+    inside = around in facts.loops or isinstance(around, cst.FunctionDef)
+    makes = {facts.script.code(loss) for loss in losses(facts.script)}
+    return followed and rest and inside and not updates(facts, bodies) and not sets_any(bodies, makes)
+
+
+def sets_any(bodies: list[cst.CSTNode], names: Collection[str]) -> bool:
+    """Tell whether ``bodies`` give one of ``names``, which may be dotted, another value: ``loss = loss + penalty``."""
+    for n in (n for body in bodies for n in walk(body)):
+        targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in getattr(n, "targets", ())]
+        if any(dotted(target) in names for target in targets if isinstance(target, cst.BaseExpression)):
+            return True
+    return False
+
+
 def updates(facts: ScriptFacts, bodies: list[cst.CSTNode]) -> bool:
     """Tell whether running ``bodies`` makes an update, or a part of one: of several batches."""
     steps = {step.node for step in getattr(facts, "steps", ())}
     return any(
-        n in steps or calls_method(n, "zero_grad", "unscale_")
+        n in steps or calls_method(n, "zero_grad", "unscale_", "train_on_batch", "train_step")
         for body in bodies
         for each in facts.flow.bodies(body, 3)
         for n in walk(each)
