@@ -77,6 +77,78 @@ for epoch in range(2):
 """
 
 
+HEADS = """import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, y=None):
+        if y is None:
+            return [self.one(x), self.two(x)]
+        return {"one": F.mse_loss(self.one(x), y), "two": F.l1_loss(self.two(x), y)}
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(48, 4), torch.randn(48, 4)), 8, shuffle=True)
+
+def trained(model, loss_of):
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = 0.0
+    for x, y in loader:
+        loss = loss_of(model, x, y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    print(total / len(loader), sum(p.abs().sum().item() for p in model.parameters()))
+
+"""
+BY_HEAD = """def terms(model, x, y):
+    return sum(loss for loss in model(x, y).values())
+
+def every_head(model, x, y):
+    loss = torch.zeros(())
+    for out in model(x):
+        loss += F.mse_loss(out, y)
+    return loss
+
+trained(Heads(), terms)
+trained(Heads(), every_head)
+"""
+BY_SAMPLE = """def pairs(model, x, y):
+    return sum(F.mse_loss(out, t) for out, t in zip(model(x), y))
+
+def rows(model, x, y):
+    return sum((model(x) - y).pow(2).mean(1))
+
+trained(nn.Linear(4, 4), pairs)
+trained(nn.Linear(4, 4), rows)
+"""
+
+
+@pytest.mark.parametrize("programs", [BY_HEAD, BY_SAMPLE], ids=["heads", "samples"])
+def test_losses_of_heads_are_terms_and_losses_of_samples_are_a_sum_over_the_batch(programs, tmp_path) -> None:
+    program = HEADS + programs
+    (tmp_path / "train.py").write_text(program)
+    ported = port(program, Options(batch="global"))
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert ("loss = dl.partial_sum(loss_of(model, x, y))" in ported.text) == (programs is BY_SAMPLE)
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert [rounded(line) for line in mine.splitlines()] == [rounded(line) for line in serial.splitlines()]
+
+
+def test_a_sum_over_what_may_be_samples_or_heads_is_told() -> None:
+    program = BY_SAMPLE.replace("zip(model(x), y)", "zip(heads.of(model(x)), heads.of(y))").replace(
+        ", rows)", ", pairs)"
+    )
+    program = "import heads\n" + HEADS + program
+    assert "this adds up one loss for each of many" in port(program, Options(batch="global")).report()
+
+
 @pytest.mark.parametrize(
     "program", [METERS, ROWS, (HERE / "placement" / "registered.py").read_text()], ids=["meters", "rows", "kept"]
 )
