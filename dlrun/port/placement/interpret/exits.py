@@ -63,7 +63,7 @@ class Exits(LibraryRows):
         self._classes: dict[Any, Class] = {}
         self._bases: list[State] = []  # the states in which the loops began
         self.from_zero: set[Location] = set()  # what began at zero, or empty
-        self.counters: set[tuple[cst.CSTNode, str]] = set()  # what counts on from loop to loop, and is not reduced
+        self.counters: set[tuple[cst.CSTNode, Any]] = set()  # what counts on from loop to loop, and is not reduced
         self.whole: cst.CSTNode | None = None  # the loader whose batches the last loop went through as they are
         self._never_zero: set[Location] = set()
         self._last_places: dict[Location, Place] = {}  # what the last iteration left
@@ -254,7 +254,7 @@ class Exits(LibraryRows):
             place.adds <= {"same", "scaled"} and not (zero or serial) and how == "total" and (variable or not inside)
         )
         if counts and self.whole is None:
-            self.counters.update((node, path.text) for path in found.get(owner if inside else at, [])[:1])
+            self.counters.update((node, path.key) for path in found.get(owner if inside else at, [])[:1])
             return Value(COUNT, scalar=value.scalar)  # steps so far: all ranks hold the same number
         if owner is not None and owner.kind == "instance" and self.fixed(owner.cls):
             if how != "total" or not found.get(owner):
@@ -263,7 +263,7 @@ class Exits(LibraryRows):
             self.exits[made] = None
             return Value(SAME, scalar=value.scalar, pending=frozenset([made]), reduced=True)
         options = sorted(found.get(owner if inside else at, []), key=_how_sure)
-        if options and options[0].fresh and inside and not zero and how in ("total", "gather"):
+        if options and options[0].fresh and owner is not None and not zero and how in ("total", "gather"):
             return value.at(unknown(node, "no line before the loop can name what it goes on from", at))
         if not options:
             return value.at(unknown(node, "what the loop adds up is kept where no line behind it can name it", at))
