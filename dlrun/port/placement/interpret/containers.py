@@ -268,8 +268,8 @@ class Containers(Operators):
         entry = self.entries(arg)
         if ref.name != "counter" and entry.items is not None and len(entry.items) == 2:
             named = [f for r in arg.refs if isinstance(r, Obj) for f in self.fields(r)] or [(REST, entry)]
-            for at, (key, value) in ((at, pair.items) for at, pair in named if pair.items):
-                self.put(ref, None if at in (REST, GROWN) else key_of(key.const), value)  # dict([("test", 0)])
+            for at, (first, second) in ((at, pair.items) for at, pair in named if pair.items):
+                self.put(ref, None if at in (REST, GROWN) else key_of(first.const), second)  # dict([("test", 0)])
             return
         if ref.name == "counter" and held is not None and held.place.kind is Kind.RUN:
             counted = self.of_episode(parts.SUMMED) if self.shards.parts else ENTRY
