@@ -222,6 +222,23 @@ class Ones(Hits):
         self.seen += len(found)
 
 
+class Spread:
+    def __init__(self):
+        self.total, self.weight, self.right = 0.0, 0, 0
+
+    def add(self, value, weight, right):
+        self.total += value * weight
+        self.weight += weight
+        self.right += right
+
+    def _hits(self):
+        return self.right
+
+    mean = property(lambda self: self.total / max(self.weight, 1))
+    share = lambda self: self.right / self.weight
+    hits = property(_hits)
+
+
 class Engine:
     def __init__(self, names):
         self.named = OrderedDict((name, REGISTRY[name]()) for name in names)
@@ -232,11 +249,13 @@ class Engine:
 
 engine = Engine(["hits", "ones"])
 for epoch in range(2):  # what they count goes on
+    spread = Spread()
     for x, y in loader:
         out = model(x)
         opt.zero_grad()
         F.cross_entropy(out, y).backward()
         opt.step()
+        spread.add(out.mean().item(), len(y), (out.argmax(1) == y).sum().item())
         for m in engine.named.values():
             m.update(out.argmax(1), y)
         for m in engine.paired.values():
@@ -247,3 +266,4 @@ for epoch in range(2):  # what they count goes on
             one.update(out.argmax(1), y)
     for held in (engine.named, engine.paired, engine.two, engine.one):
         print({k: (m.compute(), m.right, m.seen) for k, m in held.items()})
+    print(spread.mean, spread.share(), spread.hits)
