@@ -21,7 +21,7 @@ from dlrun.port.placement.store import (
     merge,
     merge_diverged,
 )
-from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value
+from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value, trimmed
 from dlrun.port.program.script import dotted, walk
 
 _UNROLLED = 8  # entries of a list that is gone through one by one
@@ -69,6 +69,7 @@ class ControlFlow(Statements):
             self.diverged.append(node.test)
             self.by_carried[node.test] = place.kind in _CARRIED or self._of_before(node.test)
         self.guards += guards
+        asked = self._lists_in(node.test) if self.loop is not None else []
         self.state = dict(before) if before is not None else None
         paced = not apart and self.loop is not None and self._is_cadence(node.test)
         self.cadenced += paced
@@ -78,6 +79,8 @@ class ControlFlow(Statements):
         del self.guards[len(self.guards) - len(guards) :]
         self.state = dict(before) if before is not None else None
         self._branch(node.orelse)
+        for state in (then, self.state):
+            _bounded(asked, before, state)
         if lost and then is not None and self.state is not None:
             self._unknown_since(place, then, self.state)
         if not apart:
@@ -88,6 +91,12 @@ class ControlFlow(Statements):
         self.state = merge_diverged(then, self.state, node.test)
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)
+
+    def _lists_in(self, test: cst.BaseExpression) -> list[Location]:
+        """Return the lists that iterations over a shard fill, and a test asks for: ``len(first) < 8``."""
+        named = [n for n in walk(test) if isinstance(n, (cst.Name, cst.Attribute))]
+        found = [at for n in named for value in self.seen.get(n, ())[-1:] for at in self.grown(value)]
+        return [at for at in dict.fromkeys(found) if at[0].kind == "list"]
 
     def _either(self, before: State | None, then: State | None, other: State | None) -> State | None:
         """Return what holds behind a test that all ranks answer alike; what one way alone binds may be unbound."""
@@ -420,3 +429,10 @@ def _captured(pattern: cst.CSTNode) -> list[cst.Name]:
 
     pattern.visit(Find())
     return names
+
+
+def _bounded(asked: list[Location], before: State | None, state: State | None) -> None:
+    """Mark in ``state`` the lists that grew under a test of themselves: they hold the first entries, or each once."""
+    for at in asked:
+        if state is not None and at in state and state[at] is not (before or {}).get(at):
+            state[at] = replace(state[at], place=trimmed(state[at].place))

@@ -120,7 +120,9 @@ class Exits(LibraryRows):
             place = replace(place, at=at)
             value = replace(value, place=place)
         if "trimmed" in place.adds:
-            return Value(unknown(node, "it keeps but some of this rank's entries: the last, or the greatest", at))
+            return Value(
+                unknown(node, "it keeps but some of this rank's entries: the first, the last, or the greatest", at)
+            )
         if before is not None and before.const is None and "joined" in place.adds:
             before = EMPTY  # the first iteration makes it
         if before is not None and before.const is None and any(map(self._made_late, value.refs)):
@@ -232,6 +234,9 @@ class Exits(LibraryRows):
         """Return what ``at`` holds once a reduction behind the loop has made it serial."""
         how = self._how(at, value, place)
         listed = at[1] == GROWN or any(ref.kind in ("list", "set") for ref in value.refs if isinstance(ref, Obj))
+        grown = (self.state or {}).get((at[0], GROWN)) if at[1] == REST else None
+        if how == "total" and grown is not None and grown.place.kind is Kind.RUN and grown.place.adds:
+            how = unknown(node, "some of its entries are put behind the others, and some replace others", at)
         if listed and any(map(self.shared_by_calls, (at[0], *value.refs))):
             how = unknown(node, "a parameter defaults to it, and calls share it", at)
         if self.shards.parts and how == "gather" and (node not in self.over or node in self.nameless):
