@@ -8,6 +8,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import whole
+from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.machine import Tested
 from dlrun.port.placement.interpret.statements import Statements
 from dlrun.port.placement.store import (
@@ -21,7 +22,7 @@ from dlrun.port.placement.store import (
     merge,
     merge_diverged,
 )
-from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value, trimmed
+from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value, combine, trimmed
 from dlrun.port.program.script import dotted, walk
 
 _UNROLLED = 8  # entries of a list that is gone through one by one
@@ -253,13 +254,24 @@ class ControlFlow(Statements):
             if items is not None:
                 self._unrolled(node, items)
             else:
-                local = self.loop is not None and (not self.content(over).uniform or node in self.shards.plays)
+                local = self.loop is not None and (not self._turns(over).uniform or node in self.shards.plays)
                 before = dict(self.state or {})
                 self.until_stable(node, lambda: self.assign(node.target, self.iterate(node.iter, over)), local)
                 if node in self.shards.noisy and self.loop is None and self.state is not None:
                     self.averaged(node, before)
         if node.orelse is not None and self.state is not None:
             self.block(node.orelse.body)
+
+    def _turns(self, over: Value) -> Place:
+        """Return the placement of what a loop goes through; what objects in a list hold makes no turns."""
+        if over.items is not None:
+            return combine([over.place, *map(self._turns, over.items)])
+        kinds = {ref.kind if isinstance(ref, Obj) else "" for ref in over.refs}
+        if kinds == {"instance"}:
+            return over.place
+        if not kinds or not kinds <= set(CONTAINERS):
+            return self.content(over)
+        return combine([over.place, *(self._turns(v) for ref in over.refs for _, v in self.fields(ref))])
 
     def _whole(self, node: cst.For, over: Value) -> bool:
         """Tell whether a loop goes through loaders that are not sharded: one that evaluates by the same function."""
