@@ -5,7 +5,7 @@
 import numpy as np
 import torch
 import torch.nn.functional as F
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -190,3 +190,80 @@ for epoch in range(2):
         fn,
         tn,
     )
+
+REGISTRY = {}
+
+
+def register(name):
+    def keep(cls):
+        REGISTRY[name] = cls
+        return cls
+
+    return keep
+
+
+@register("hits")
+class Hits:
+    def __init__(self):
+        self.right, self.seen = 0, 0
+
+    def update(self, found, labels):
+        self.right += (found == labels).sum().item()
+        self.seen += len(labels)
+
+    def compute(self):
+        return self.right / self.seen
+
+
+@register("ones")
+class Ones(Hits):
+    def update(self, found, labels):
+        self.right += (found == 1).sum().item()
+        self.seen += len(found)
+
+
+class Spread:
+    def __init__(self):
+        self.total, self.weight, self.right = 0.0, 0, 0
+
+    def add(self, value, weight, right):
+        self.total += value * weight
+        self.weight += weight
+        self.right += right
+
+    def _hits(self):
+        return self.right
+
+    mean = property(lambda self: self.total / max(self.weight, 1))
+    share = lambda self: self.right / self.weight
+    hits = property(_hits)
+
+
+class Engine:
+    def __init__(self, names):
+        self.named = OrderedDict((name, REGISTRY[name]()) for name in names)
+        self.paired = dict([("hits", Hits()), ("ones", Ones())])
+        self.two = {name: Hits() for name in names}
+        self.one = {name: Hits() for name in names[:1]}
+
+
+engine = Engine(["hits", "ones"])
+for epoch in range(2):  # what they count goes on
+    spread = Spread()
+    for x, y in loader:
+        out = model(x)
+        opt.zero_grad()
+        F.cross_entropy(out, y).backward()
+        opt.step()
+        spread.add(out.mean().item(), len(y), (out.argmax(1) == y).sum().item())
+        for m in engine.named.values():
+            m.update(out.argmax(1), y)
+        for m in engine.paired.values():
+            m.update(out.argmax(1), y)
+        for k in engine.two:
+            engine.two[k].update(out.argmax(1), y)
+        for one in engine.one.values():
+            one.update(out.argmax(1), y)
+    for held in (engine.named, engine.paired, engine.two, engine.one):
+        print({k: (m.compute(), m.right, m.seen) for k, m in held.items()})
+    print(spread.mean, spread.share(), spread.hits)

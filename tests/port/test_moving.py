@@ -361,3 +361,9 @@ def test_so_does_one_of_a_train_step_or_of_a_callback_of_batches():
     assert "self.whole[i] = 0.5 * self.whole[i] + 0.5 * w" in text
     doubted = port(FITTED.replace("AVERAGE", "self.a * m + (1 - self.a) * v")).doubts
     assert not any("averages weights" in d.why for d in doubted)  # the old ones are where the mean goes
+
+
+def test_an_average_of_a_library_that_is_updated_once_an_epoch_forgets_as_it_did():
+    made = "kept = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))"
+    assert lines("pass", made, "kept.update_parameters(model)")[0] == []
+    assert len(lines("kept.update_parameters(model)", made)[0]) == 1

@@ -431,3 +431,35 @@ def test_the_best_few_of_a_rank_are_no_serial_list(keeps) -> None:
     done = port(WINDOW.replace("KEEPS", keeps))
     assert "dl.gather(kept" not in done.text
     assert [d.name for d in done.doubts if "kept" in d.why or "v:" in d.why] == ["unknown-placement"]
+
+
+BOUNDED = """import random
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,))), batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+kept = []
+for x, y in loader:
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    {keep}
+print(kept)
+"""
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        "if len(kept) < 3: kept.append(loss.item())",
+        "if not kept: kept.append(loss.item())",
+        "if y[0].item() not in kept: kept.append(y[0].item())",
+        "if len(kept) < 3: kept.append(loss.item())\n    else: kept[random.randrange(3)] = loss.item()",
+    ],
+)
+def test_a_list_that_grows_under_a_test_of_itself_is_told_and_not_gathered(keep) -> None:
+    made = port(BOUNDED.format(keep=keep))
+    assert [d.why.partition(":")[0] for d in made.doubts if d.name == "unknown-placement"] == ["kept"]
+    assert "dl.gather(" not in made.text and "dl.total(" not in made.text

@@ -28,6 +28,11 @@ class Path:
     bound: tuple[str, ...] = ()  # tests of whether it is there at all, where some runs never bind it
     fresh: bool = False  # whether its name is bound in the loop, and not before
 
+    @property
+    def key(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """What it names: loops over two containers may call their entries alike."""
+        return self.text, self.each
+
     def __add__(self, more: str) -> Path:
         return Path(self.text + more, self.each, False, self.late, self.bound, self.fresh)
 
@@ -59,7 +64,7 @@ def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]
             bound = (f'"{name}" in {space}()',) if before.get((up, name), value).unbound else ()
             if own or home is up:
                 found.setdefault((up, name), []).append(Path(name, bound=bound))
-            fresh = (up, name) not in before
+            fresh = (up, name) not in before or before[up, name].late
             todo.append((value, Path(name, (), own or home is up, bound=bound, fresh=fresh), 0))
         up = up.parent
     for name, value_frame in frame.declared.items():
@@ -68,10 +73,10 @@ def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]
             todo.append((outer, Path(name), 0))
     seen: set[Any] = set()
     shared = {ref for made in machine.defaults.values() for ref in made.refs if isinstance(ref, Obj)}
-    named = [each for each in todo if each[0].refs & shared]
-    todo = [each for each in todo if not each[0].refs & shared]
-    while todo or named:
-        value, path, depth = todo.pop(0) if todo else named.pop(0)  # what names bound to defaults is not there at first
+    last = [each for each in todo if each[1].fresh or each[0].refs & shared]
+    todo = [each for each in todo if not (each[1].fresh or each[0].refs & shared)]
+    while todo or last:
+        value, path, depth = todo.pop(0) if todo else last.pop(0)  # names of defaults, and of a loop, are not there yet
         for i, item in enumerate(value.items or ()):
             if depth < _LONGEST:
                 todo.append((item, path + f"[{i}]", depth + 1))

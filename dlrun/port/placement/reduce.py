@@ -76,13 +76,13 @@ class Reductions:
     @cached_property
     def by_loop(self) -> dict[cst.CSTNode, list[Exit]]:
         """The exits that are read later, loop by loop, each path once: where calls differ, the more careful form."""
-        found: dict[cst.CSTNode, dict[str, Exit]] = {}
+        found: dict[cst.CSTNode, dict[object, Exit]] = {}
         for made in self.run.exits:
-            if (made in self.run.used or made in self.wanted) and (made.loop, made.path.text) not in self.run.counters:
-                known = found.setdefault(made.loop, {})
-                first = known.get(made.path.text)
+            if (made in self.run.used or made in self.wanted) and (made.loop, made.path.key) not in self.run.counters:
+                known, key = found.setdefault(made.loop, {}), made.path.key
+                first = known.get(key)
                 if first is None or not (made.zero or first.how == "quotient"):
-                    known[made.path.text] = made
+                    known[key] = made
         return {loop: list(paths.values()) for loop, paths in found.items()}
 
     def edits(self) -> Iterator[Edit | Doubt]:
@@ -112,7 +112,7 @@ class Reductions:
                 name, each = "", line.each
                 if line.since:
                     name = self._fresh(loop, line.exits[0])
-                    values = [each[0][1]] if each else [self._asked(e) for e in line.exits]
+                    values = [each[0][1].removesuffix(".values()")] if each else [self._asked(e) for e in line.exits]
                     before += _if_bound(line, statements("snapshot", dl=self.facts.alias, name=name, values=values))
                     name, each = _side_by_side(line, name)
                 targets = [_text(e) for e in line.exits]

@@ -14,6 +14,7 @@ from dlrun.port.placement.values import ANY, Value, diverged, join
 REST = "[*]"  # an entry under a key that is not known
 GROWN = "[]"  # what was appended
 CONTENT = "@"  # what an object of a library holds
+PROPERTY = "property"  # the name of an object that stands for an attribute that functions compute
 
 
 @dataclass(eq=False)
@@ -125,6 +126,7 @@ __all__ = [
     "ANY",
     "CONTENT",
     "GROWN",
+    "PROPERTY",
     "REST",
     "Bound",
     "Class",

@@ -13,6 +13,7 @@ from dlrun.port.facts.models.kinds import Kinds
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.paired_arrays import Together
 from dlrun.port.facts.updates import coupling
+from dlrun.port.facts.updates.entries_of import EntriesOf, each_of
 from dlrun.port.program.script import Binding, argument, calls_method, dotted, walk
 
 Kind = Literal["free", "count", "each", "mean", "odd"]
@@ -103,6 +104,13 @@ class Reductions:
         self.weighted: list[cst.CSTNode] = []  # means whose samples count by the weight of their class
         self.coupled: list[cst.BaseExpression] = []  # where samples of one batch are compared with each other
         self.spread: list[cst.BaseExpression] = []  # what is measured over the samples of a batch, and no mean
+        self.unsure: list[cst.BaseExpression] = []  # sums over what may be samples, or parts that each hold all
+        self.entries = EntriesOf(
+            kinds,
+            lambda node: isinstance(node, (cst.Name, cst.Attribute)) and data(node) is not None,
+            lambda node: self.of(node).kind == "count",
+            lambda node: self.of(node).kind != "free",
+        )
         self.together = Together(kinds.flow, lambda node: self.of(node).names)
         found = [self.of(loss) for loss in losses]
         self.means = any(level.means for level in found)
@@ -139,8 +147,8 @@ class Reductions:
                 return self._joined(node, [self.of(node.body), self.of(node.orelse)])
             case cst.Subscript():
                 return self._count(node, node.value, node.slice[0]) or self._taken(node)
-            case cst.Tuple() | cst.List():
-                return self._joined(node, [self.of(e.value) for e in node.elements])
+            case cst.Tuple() | cst.List() | cst.Dict():
+                return self._joined(node, [self.of(value) for value in self.entries.held(node)])
             case cst.ListComp() | cst.GeneratorExp():
                 return self.of(node.elt)
             case cst.Comparison():
@@ -198,7 +206,8 @@ class Reductions:
             name = frozenset([self.together.parameter(binding)]) if levels else frozenset()
             return [replace(level, names=name) for level in levels]
         if binding.value is None or binding.how != "assign":
-            return []
+            over = each_of(binding) if isinstance(binding.node, (cst.For, cst.CompFor)) else None
+            return [level] if over is not None and (level := self.of(over)).kind in ("each", "mean") else []
         value: cst.CSTNode = binding.value
         if isinstance(value, cst.Attribute) and value.attr.value == "shape" and binding.path == (0,):
             return [self._number(value, value.value)]
@@ -220,7 +229,11 @@ class Reductions:
         most = max(levels, key=lambda level: _ORDER[level.kind])
         for added in adds:  # a mean for each of the samples, added up
             loops = [u for u in self.script.above(added.node) if isinstance(u, cst.For)]
-            if most.kind == "mean" and loops and self.of(loops[0].iter).kind in ("each", "count"):
+            samples = self.entries.samples(loops[0].iter) if most.kind == "mean" and loops else False
+            if samples is not False:
+                if samples is None:
+                    self.unsure.append(added.node.value)  # type: ignore[attr-defined]
+                    return self._strange(node, levels)
                 own = isinstance(added.node, cst.AugAssign) and isinstance(added.node.operator, cst.AddAssign)
                 if len(levels) > 2 or not own or any(level.sums for level in levels):
                     return self._strange(node, levels)
@@ -343,11 +356,19 @@ class Reductions:
     def _number(self, node: cst.CSTNode, of: cst.CSTNode, later: bool = False) -> Level:
         """Return the level of the length of ``of``: this rank's number of samples, if it is taken of the share."""
         level = self.of(of)
-        mine = level.kind == "each" and (later or self._counted(node))
+        listed = level.kind == "mean" and self.entries.samples(of) is True  # losses, one for each sample
+        mine = (level.kind == "each" or listed) and (later or self._counted(node))
         return Level("count", (), level.names) if mine else FREE
 
     def _reduced(self, call: cst.Call, first: cst.BaseExpression, sums: bool, at: int) -> Level:
         level = self.of(first)
+        listed, stacked = self.script.name_of(call.func) == "builtins.sum", self.entries.is_stack(first)
+        if sums and level.kind != "free" and (listed or stacked or level.kind == "mean"):
+            samples = self.entries.samples(first)
+            if (listed and samples is None) or (stacked and not samples and level.kind == "each"):
+                self.unsure.append(call)
+                return self._strange(call, [level])
+            return Level("mean", (call,), level.names) if samples and not level.sums else level
         if not self._over_samples(call, at):
             return level  # over what belongs to one sample
         return self._gathered(call, level, "sum" if sums else "mean")

@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret.containers import Containers
-from dlrun.port.placement.store import CONTENT, Bound, Class, Frame, Function, Method, Obj, key_of
+from dlrun.port.placement.store import CONTENT, PROPERTY, Bound, Class, Frame, Function, Method, Obj, key_of
 from dlrun.port.placement.values import ANY, Kind, Value, combine, join, joined, unknown
 from dlrun.port.program.script import dotted, names_in, walk
 
@@ -235,9 +235,13 @@ class Classes(Containers):
     def _bind(self, member: Value, receiver: Value, cls: Class, node: cst.CSTNode) -> Value:
         found: list[Value] = []
         for ref in member.refs:
-            if not isinstance(ref, Function) or not isinstance(ref.node, cst.FunctionDef):
+            if isinstance(ref, Obj) and ref.name == PROPERTY:  # avg = property(lambda self: self.sum / self.count)
+                getters = [f for f in (self.read((ref, "get")) or ANY).refs if isinstance(f, Function)]
+                found += [self.run_function(f, [], {}, node, receiver) for f in getters]
+            if not isinstance(ref, Function):
                 continue
-            decorators = {dotted(d.decorator).split(".")[-1] for d in ref.node.decorators}
+            own = ref.node.decorators if isinstance(ref.node, cst.FunctionDef) else ()
+            decorators = {dotted(d.decorator).split(".")[-1] for d in own}
             if "staticmethod" in decorators:
                 found.append(Value(refs=frozenset([ref])))
             elif decorators & {"property", "cached_property"}:
@@ -273,6 +277,8 @@ class Classes(Containers):
 
     def _set_property(self, ref: Obj, owner: Value, name: str, value: Value, node: cst.CSTNode) -> bool:
         setter = self.member(ref.cls, f"{name}.setter")
+        for made in (self.member(ref.cls, name) or ANY).refs if setter is None else ():
+            setter = self.read((made, "set")) if isinstance(made, Obj) and made.name == PROPERTY else setter
         functions = [r for r in setter.refs if isinstance(r, Function)] if setter is not None else []
         if functions:
             self.run_function(functions[0], [value], {}, node, Value(refs=frozenset([ref])))

@@ -266,6 +266,11 @@ class Containers(Operators):
                 return
         held = (self.state or {}).get((ref, REST))
         entry = self.entries(arg)
+        if ref.name != "counter" and entry.items is not None and len(entry.items) == 2:
+            named = [f for r in arg.refs if isinstance(r, Obj) for f in self.fields(r)] or [(REST, entry)]
+            for at, (first, second) in ((at, pair.items) for at, pair in named if pair.items):
+                self.put(ref, None if at in (REST, GROWN) else key_of(first.const), second)  # dict([("test", 0)])
+            return
         if ref.name == "counter" and held is not None and held.place.kind is Kind.RUN:
             counted = self.of_episode(parts.SUMMED) if self.shards.parts else ENTRY
             self.write((ref, REST), Value(self.grows(held.place, counted)))

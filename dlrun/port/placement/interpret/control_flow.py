@@ -8,6 +8,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import whole
+from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.machine import Tested
 from dlrun.port.placement.interpret.statements import Statements
 from dlrun.port.placement.store import (
@@ -21,7 +22,7 @@ from dlrun.port.placement.store import (
     merge,
     merge_diverged,
 )
-from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value
+from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value, combine, trimmed
 from dlrun.port.program.script import dotted, walk
 
 _UNROLLED = 8  # entries of a list that is gone through one by one
@@ -69,6 +70,7 @@ class ControlFlow(Statements):
             self.diverged.append(node.test)
             self.by_carried[node.test] = place.kind in _CARRIED or self._of_before(node.test)
         self.guards += guards
+        asked = self._lists_in(node.test) if self.loop is not None else []
         self.state = dict(before) if before is not None else None
         with self.at_pace(node.test, test):
             self._branch(node.body)
@@ -77,6 +79,8 @@ class ControlFlow(Statements):
         self.state = dict(before) if before is not None else None
         with self.at_pace(node.test, test, otherwise=True):
             self._branch(node.orelse)
+        for state in (then, self.state):
+            _bounded(asked, before, state)
         if lost and then is not None and self.state is not None:
             self._unknown_since(place, then, self.state)
         if not apart:
@@ -90,6 +94,12 @@ class ControlFlow(Statements):
         self.state = merge_diverged(then, self.state, node.test)
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)
+
+    def _lists_in(self, test: cst.BaseExpression) -> list[Location]:
+        """Return the lists that iterations over a shard fill, and a test asks for: ``len(first) < 8``."""
+        named = [n for n in walk(test) if isinstance(n, (cst.Name, cst.Attribute))]
+        found = [at for n in named for value in self.seen.get(n, ())[-1:] for at in self.grown(value)]
+        return [at for at in dict.fromkeys(found) if at[0].kind == "list"]
 
     def _either(self, before: State | None, then: State | None, other: State | None) -> State | None:
         """Return what holds behind a test that all ranks answer alike; what one way alone binds may be unbound."""
@@ -243,13 +253,24 @@ class ControlFlow(Statements):
             if items is not None:
                 self._unrolled(node, items)
             else:
-                local = self.loop is not None and (not self.content(over).uniform or node in self.shards.plays)
+                local = self.loop is not None and (not self._turns(over).uniform or node in self.shards.plays)
                 before = dict(self.state or {})
                 self.until_stable(node, lambda: self.assign(node.target, self.iterate(node.iter, over)), local)
                 if node in self.shards.noisy and self.loop is None and self.state is not None:
                     self.averaged(node, before)
         if node.orelse is not None and self.state is not None:
             self.block(node.orelse.body)
+
+    def _turns(self, over: Value) -> Place:
+        """Return the placement of what a loop goes through; what objects in a list hold makes no turns."""
+        if over.items is not None:
+            return combine([over.place, *map(self._turns, over.items)])
+        kinds = {ref.kind if isinstance(ref, Obj) else "" for ref in over.refs}
+        if kinds == {"instance"}:
+            return over.place
+        if not kinds or not kinds <= set(CONTAINERS):
+            return self.content(over)
+        return combine([over.place, *(self._turns(v) for ref in over.refs for _, v in self.fields(ref))])
 
     def _whole(self, node: cst.For, over: Value) -> bool:
         """Tell whether a loop goes through loaders that are not sharded: one that evaluates by the same function."""
@@ -422,3 +443,10 @@ def _captured(pattern: cst.CSTNode) -> list[cst.Name]:
 
     pattern.visit(Find())
     return names
+
+
+def _bounded(asked: list[Location], before: State | None, state: State | None) -> None:
+    """Mark in ``state`` the lists that grew under a test of themselves: they hold the first entries, or each once."""
+    for at in asked:
+        if state is not None and at in state and state[at] is not (before or {}).get(at):
+            state[at] = replace(state[at], place=trimmed(state[at].place))

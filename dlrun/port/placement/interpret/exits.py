@@ -63,7 +63,7 @@ class Exits(LibraryRows):
         self._classes: dict[Any, Class] = {}
         self._bases: list[State] = []  # the states in which the loops began
         self.from_zero: set[Location] = set()  # what began at zero, or empty
-        self.counters: set[tuple[cst.CSTNode, str]] = set()  # what counts on from loop to loop, and is not reduced
+        self.counters: set[tuple[cst.CSTNode, Any]] = set()  # what counts on from loop to loop, and is not reduced
         self.whole: cst.CSTNode | None = None  # the loader whose batches the last loop went through as they are
         self._never_zero: set[Location] = set()
         self._last_places: dict[Location, Place] = {}  # what the last iteration left
@@ -120,7 +120,9 @@ class Exits(LibraryRows):
             place = replace(place, at=at)
             value = replace(value, place=place)
         if "trimmed" in place.adds:
-            return Value(unknown(node, "it keeps but some of this rank's entries: the last, or the greatest", at))
+            return Value(
+                unknown(node, "it keeps but some of this rank's entries: the first, the last, or the greatest", at)
+            )
         if before is not None and before.const is None and "joined" in place.adds:
             before = EMPTY  # the first iteration makes it
         if before is not None and before.const is None and any(map(self._made_late, value.refs)):
@@ -234,6 +236,9 @@ class Exits(LibraryRows):
         """Return what ``at`` holds once a reduction behind the loop has made it serial."""
         how = self._how(at, value, place)
         listed = at[1] == GROWN or any(ref.kind in ("list", "set") for ref in value.refs if isinstance(ref, Obj))
+        grown = (self.state or {}).get((at[0], GROWN)) if at[1] == REST else None
+        if how == "total" and grown is not None and grown.place.kind is Kind.RUN and grown.place.adds:
+            how = unknown(node, "some of its entries are put behind the others, and some replace others", at)
         if listed and any(map(self.shared_by_calls, (at[0], *value.refs))):
             how = unknown(node, "a parameter defaults to it, and calls share it", at)
         if self.shards.parts and how == "gather" and (node not in self.over or node in self.nameless):
@@ -256,7 +261,7 @@ class Exits(LibraryRows):
             place.adds <= {"same", "scaled"} and not (zero or serial) and how == "total" and (variable or not inside)
         )
         if counts and self.whole is None:
-            self.counters.update((node, path.text) for path in found.get(owner if inside else at, [])[:1])
+            self.counters.update((node, path.key) for path in found.get(owner if inside else at, [])[:1])
             return Value(COUNT, scalar=value.scalar)  # steps so far: all ranks hold the same number
         if owner is not None and owner.kind == "instance" and self.fixed(owner.cls):
             if how != "total" or not found.get(owner):
@@ -265,7 +270,7 @@ class Exits(LibraryRows):
             self.exits[made] = None
             return Value(SAME, scalar=value.scalar, pending=frozenset([made]), reduced=True)
         options = sorted(found.get(owner if inside else at, []), key=_how_sure)
-        if options and options[0].fresh and inside and not zero and how in ("total", "gather"):
+        if options and options[0].fresh and owner is not None and not zero and how in ("total", "gather"):
             return value.at(unknown(node, "no line before the loop can name what it goes on from", at))
         if not options:
             return value.at(unknown(node, "what the loop adds up is kept where no line behind it can name it", at))

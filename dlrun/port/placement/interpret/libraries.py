@@ -46,7 +46,16 @@ from dlrun.port.placement.values import (
 from dlrun.port.program.script import argument, children, dotted, walk
 
 _SCORES = ("_score", "accuracy", "_auc")
-_LOSSES = ("loss", "cross_entropy", "criterion", "_error", "divergence", "kl_div", "nll")
+_LOSSES = (
+    "loss",
+    "cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "criterion",
+    "_error",
+    "divergence",
+    "kl_div",
+    "nll",
+)
 _CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
 _IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.CLEAR)
 _TRUTHS = ("builtins.any", "builtins.all", "builtins.bool")

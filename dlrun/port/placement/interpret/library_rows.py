@@ -11,6 +11,7 @@ from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
     CONTENT,
     GROWN,
+    PROPERTY,
     REST,
     Bound,
     Function,
@@ -122,6 +123,12 @@ class LibraryRows(Calls):
     def _row_next(self, args: list[Value], node: cst.Call) -> Value:
         value = self.iterate(node, args[0]) if args else ANY
         return value if value.items is None or args[0].name != "parallel" else Value(items=value.items)
+
+    def _row_property(self, args: list[Value], node: cst.Call) -> Value:
+        made = self.new("foreign", node, name=PROPERTY)
+        for name, function in zip(("get", "set"), args, strict=False):
+            self.write((made, name), function)
+        return Value(refs=frozenset([made]))
 
     def _row_zeros(self, args: list[Value], node: cst.Call) -> Value:
         made = self.new("foreign", node, name=self.script.name_of(node.func))

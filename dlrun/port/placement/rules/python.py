@@ -46,6 +46,8 @@ FUNCTIONS: dict[str, Row] = {
     "bisect.insort": Row.PUSH,
     "bisect.insort_left": Row.PUSH,
     "bisect.insort_right": Row.PUSH,
+    "builtins.property": Row.PROPERTY,
+    "functools.cached_property": Row.PROPERTY,
     "functools.partial": Row.PARTIAL,
     "dataclasses.replace": Row.REPLACE,
     "dataclasses.asdict": Row.AS_DICT,

@@ -54,6 +54,7 @@ class Row(Enum):
     KEYS = "the keys of its object"
     GET = "an entry of its object"
     FOLD = "a fold of a sequence by a function"
+    PROPERTY = "an attribute that a function computes"
     PARTIAL = "a function with arguments given early"
     REPLACE = "its object, or argument, made anew with other values of some fields"
     AS_DICT = "the fields of its object, or argument, in a dict"

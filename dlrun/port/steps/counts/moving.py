@@ -13,7 +13,7 @@ from dlrun.port.facts.models.moving import Average, averages, taken_from_one
 from dlrun.port.facts.models.moving import of_numbers as numbers
 from dlrun.port.facts.updates.session import SessionGradients, runs_session
 from dlrun.port.insert import expression
-from dlrun.port.program.script import argument, walk
+from dlrun.port.program.script import argument, calls_method, walk
 from dlrun.port.steps.counts import shrinking
 from dlrun.port.steps.counts.changing_rates import FORGETS, compound, is_told
 from dlrun.port.steps.counts.conditions import divided as divided_by
@@ -33,6 +33,7 @@ LIBRARIES = {
     "get_ema_multi_avg_fn": (0, "decay"),
     "get_ema_avg_fn": (0, "decay"),
 }
+UPDATES = ("update", "update_parameters", "step")
 FROM = ("timm.", "diffusers.", "torch_ema.", "ema_pytorch.", "torch.optim.swa_utils.")
 
 
@@ -68,8 +69,17 @@ def torch(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> I
         name = facts.script.name_of(call.func)
         at = LIBRARIES.get(name.rsplit(".", 1)[-1]) if name.startswith(FROM) else None
         kept = argument(call, at[1], at[0]) if at is not None else None
-        if kept is not None:
+        if kept is None:
+            continue
+        updates = _updates_of(facts, call)
+        if not updates or any(_each_step(facts, update, divided) for update in updates):
             yield compound(facts, kept, FORGETS)
+
+
+def _updates_of(facts: Facts, made: cst.Call) -> list[cst.Call]:
+    """Return the calls that update the average of a library in which ``made`` says how: ``mean.update(model)``."""
+    calls = (c for c in facts.script.calls if calls_method(c, *UPDATES) and isinstance(c.func, cst.Attribute))
+    return [c for c in calls if any(facts.script.inside(made, o.node) for o in facts.flow.origins(c.func.value))]
 
 
 def by_hand(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:

@@ -205,6 +205,14 @@ def batch_sums(facts: Facts) -> Iterator[Edit | Doubt]:
                         )
                     else:
                         yield _unscaled(facts, whole)
+    for node in how.unsure[:1]:
+        yield Doubt(
+            node,
+            "this adds up one loss for each of many: of samples, it is 1/n of the serial one; of heads, it is right",
+            "high",
+            f"{facts.alias}.partial_sum(...) of it if it goes over samples",
+            name="loss-scale",
+        )
 
 
 def _is_sum(facts: Facts, how: Reductions, node: cst.BaseExpression, depth: int = 0) -> bool:
