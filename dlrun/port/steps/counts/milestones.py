@@ -45,6 +45,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
             if passes_by(facts, bare(facts, count), number):
                 continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
+            sets = sets and not (_is_every(facts, number) and _updates(facts, bodies))
             if _of_all(facts, number) or sets or _acts(facts, node, bodies) or _is_cadence(facts, node, bodies, number):
                 yield from _serial(facts, bodies, number)
 
@@ -226,26 +227,35 @@ def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[c
 
 def _is_cadence(facts: Facts, node: cst.If, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> bool:
     """Tell whether ``number`` says every how many steps something is done, but for updates: of several batches."""
-    up = facts.script.parents[number]
-    rest = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.right is number
     around = innermost(facts, node)
+    followed = facts.framework == "torch" or getattr(facts, "style", "") in ("tape", "session")
+    if not (followed and _is_every(facts, number) and (around in facts.loops or isinstance(around, cst.FunctionDef))):
+        return False
+    return not _updates(facts, bodies)
+
+
+def _is_every(facts: Facts, number: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` says every how many: ``step % number``."""
+    up = facts.script.parents[number]
+    return isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.right is number
+
+
+def _updates(facts: Facts, bodies: list[cst.CSTNode]) -> bool:
+    """Tell whether ``bodies`` update the weights: every few iterations, from the gradients of several batches."""
     steps = {step.node for step in facts.steps}
-    updates = any(
+    return any(
         n in steps or calls_method(n, "zero_grad", "unscale_")
         for body in bodies
         for each in facts.flow.bodies(body, 3)
         for n in walk(each)
     )
-    followed = facts.framework == "torch" or getattr(facts, "style", "") in ("tape", "session")
-    return followed and rest and not updates and (around in facts.loops or isinstance(around, cst.FunctionDef))
 
 
 def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:
     """Tell whether ``bodies`` save or decide, beside the steps: a body that updates is one of several batches."""
     around = innermost(facts, node)
-    updates = any(facts.script.inside(step.node, body) for step in facts.steps for body in bodies)
     trains = around in facts.loops or isinstance(around, cst.FunctionDef)
-    return trains and not updates and any(saves_or_decides(facts, body) for body in bodies)
+    return trains and any(saves_or_decides(facts, body) for body in bodies) and not _updates(facts, bodies)
 
 
 def saves_or_decides(facts: ScriptFacts, node: cst.CSTNode) -> bool:
