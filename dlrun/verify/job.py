@@ -202,6 +202,7 @@ class Runs:
         more: dict[str, Any] = {"frozen": True, "few": few, "quiet": True, "training_loaders": made, "steps": steps}
         more |= {"shares": self.job.ranks, "turn": turn or 0, **orders}
         name, cut = "frozen" if few == UNCUT else "tails" if orders.get("tails") else "few", max(steps, self.cut)
+        name += "-own" if orders.get("own_gradients") else ""
         if turn is None:
             n = 1 if alone else self.job.ranks
             return self._run(f"{name}-alone" if alone else name, self.job.port, n, cut, {}, **more)

@@ -188,6 +188,19 @@ def explained(found: Compared, turned: Sequence[Numbers]) -> Compared:
     return replace(found, same=same, other=tuple(other), loose=tuple(loose))
 
 
+def of_gradients(found: Compared, own: Numbers) -> Compared:
+    """Return what is left of differences, where ranks show the serial script's numbers with ``own`` gradients.
+
+    As a sum of the norms of gradients: that of a mean over ranks is another number than the mean of theirs.
+    """
+    explains = [
+        len(own.get(pair.key, ())) > pair.turn and alike(pair.serial.digits, own[pair.key][pair.turn].digits)
+        for pair in found.other
+    ]
+    other = tuple(pair for pair, follows in zip(found.other, explains, strict=True) if not follows)
+    return replace(found, same=found.same + sum(explains), other=other)
+
+
 def alike(a: str, b: str) -> bool:
     """Whether two numbers are equal: whole ones exactly, others up to what rounding makes of the last digit.
 
