@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any
 
 from dlrun.apart import outside
-from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, whole
+from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, sums, whole
 from dlrun.verify.checks.lines import line_by_line
 from dlrun.verify.checks.numbers import Key
 from dlrun.verify.checks.reached import reached, unshown
@@ -110,14 +110,18 @@ def _verified(runs: Runs, say: Callable[[Check], None]) -> Verdict:
         replicate = runs.alone(serial, again) or replicate
     by_itself = replicate.name == ALONE
     sharded = runs.sharded(keeps=by_itself)
-    add(*to_the_end(runs, serial, sharded, compare(serial, again, identity, replicate, sharded)))
+    found = to_the_end(runs, serial, sharded, compare(serial, again, identity, replicate, sharded))
+    later = [check for check in found if check.name == sums.NAME and job.shows]
+    add(*(check for check in found if check not in later))
     broken = any(_any(checks, name) for name in ("identity", ranks.STEPS, SHARDED))
     apart = broken or _any(checks, ranks.EQUAL)
     known: frozenset[Key] = frozenset()
     if job.shows and not apart:
         folded, further, known = frozen(runs, serial, again, sharded)
         left = unshown(job.serial.read_text(errors="replace"), job.serial.name, [serial, *further])
+        later = [sums.doubted(check, folded, sharded) for check in later]
         add(*folded, *(check for check in (left,) if check))
+    add(*later)
     again_from, more = resumed(runs, serial, sharded) if not apart else (None, [])
     add(*(check for check in (again_from, reached(sharded, more)) if check))
     if by_itself:

@@ -105,6 +105,11 @@ def test_a_number_of_the_last_batch_is_the_mean_of_the_ranks_last_ones(shown: st
     assert status(serial, run(trained(2, f"last {shown}")), turned)[0] == expected
 
 
+def test_a_number_that_rounds_otherwise_in_another_order_does_not_follow_from_the_last_batch() -> None:
+    serial, turned = (run(trained(4, f"sum {number}")) for number in ("5.560889720916748", "5.560889482498169"))
+    assert status(serial, run(trained(2, "sum 2.94")), turned)[0] == "failed"
+
+
 def test_what_is_saved_is_compared_by_name_and_a_decision_by_its_text() -> None:
     def ended(loss: float, best: float) -> Run:
         stored = event("stored", values={"['loss']": loss})
