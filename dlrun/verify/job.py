@@ -122,7 +122,7 @@ def _verified(runs: Runs, say: Callable[[Check], None]) -> Verdict:
         later = [sums.doubted(check, folded, sharded) for check in later]
         add(*folded, *(check for check in (left,) if check))
     add(*later)
-    again_from, more = resumed(runs, serial, sharded) if not apart else (None, [])
+    again_from, more = resumed(runs, serial, again, sharded) if not apart else (None, [])
     add(*(check for check in (again_from, reached(sharded, more)) if check))
     if by_itself:
         wrong = _any([check for check in checks if check.name != SHOWN])  # what is shown of an evaluation is told why
