@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import sys
 import threading
@@ -12,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote
 
 from dlrun.apart import outside
 from dlrun.apart.imports import AfterImport
@@ -31,6 +33,11 @@ WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
         ("compat.v1.summary.FileWriter.__init__", 1, "logdir"),
     ),
 }
+DATABASES = ("sqlite3", "sqlite3.dbapi2")
+_CHANGES = re.compile(  # a statement of SQL
+    r"\s*(insert|update|delete|replace|create|drop|alter|vacuum|reindex)\b|\s*with\b.*\b(insert|update|delete)\b",
+    re.I | re.S,
+)
 _here = threading.local()  # alone: this thread replaces links, which is noticed as writing, too
 
 
@@ -38,7 +45,7 @@ def watch(root: str, tell: OnWrite) -> None:
     """From now on cut files below ``root`` loose before they are written to, and ``tell`` of every one before that."""
     busy = False
 
-    def wrote(path: Any, how: str, keep: bool = False, was: str = "") -> None:
+    def wrote(path: Any, how: str, keep: bool = False, was: str = "", told: bool = True) -> None:
         nonlocal busy
         if busy or not isinstance(path, (str, bytes, os.PathLike)):
             return
@@ -47,7 +54,8 @@ def watch(root: str, tell: OnWrite) -> None:
             return
         busy = True
         try:
-            tell(name, how, was)
+            if told:
+                tell(name, how, was)
             own(name, root, keep, itself=how == "write")
         finally:
             busy = False
@@ -59,17 +67,41 @@ def watch(root: str, tell: OnWrite) -> None:
                 wrote(path, "write", keep=not flags & os.O_TRUNC)
         elif event == "os.rename":
             wrote(args[1], "write", was=os.path.abspath(os.fsdecode(args[0])))  # noqa: PTH100
-        elif event in ("os.truncate", "sqlite3.connect"):
+        elif event == "os.truncate":
             wrote(args[0], "write", keep=True)
+        elif event == "sqlite3.connect":
+            wrote(_in_file(args[0]), "write", keep=True, told=False)  # which it may be by what is executed there
         elif event in ("os.remove", "os.mkdir"):
             wrote(_in_folder(args[0], args[-1]), event.removeprefix("os."))
 
     sys.addaudithook(audit)
-    for name in WRITERS:
+    for name, follow in (*((name, _follow) for name in WRITERS), *((name, _follow_databases) for name in DATABASES)):
         if module := sys.modules.get(name):
-            _follow(module, wrote)
+            follow(module, wrote)
         else:
-            sys.meta_path.insert(0, AfterImport(name, lambda module: _follow(module, wrote)))
+            sys.meta_path.insert(0, AfterImport(name, functools.partial(follow, wrote=wrote)))
+
+
+def _follow_databases(module: ModuleType, wrote: Callable[[Any, str], None]) -> None:
+    """Notice the statements that change a database in a file."""
+    connect = module.connect
+
+    @functools.wraps(connect)
+    def followed(database: Any, *args: Any, **kwargs: Any) -> Any:
+        kept = connect(database, *args, **kwargs)
+        file = _in_file(database)
+        kept.set_trace_callback(lambda statement: wrote(file, "write") if _CHANGES.match(statement) else None)
+        return kept
+
+    module.connect = followed  # type: ignore[attr-defined]
+
+
+def _in_file(database: Any) -> str | None:
+    """Return the file of an SQLite database; None of one in memory, and of one that is read alone."""
+    name = os.fsdecode(database)
+    path, _, said = name.removeprefix("file:").partition("?") if name.startswith("file:") else (name, "", "")
+    apart = path in ("", ":memory:") or any(word in said for word in ("mode=memory", "mode=ro", "immutable=1"))
+    return None if apart else os.path.abspath(unquote(path) if path != name else name)  # noqa: PTH100
 
 
 def _in_folder(path: Any, descriptor: int) -> Any:

@@ -14,7 +14,17 @@ from dlrun.verify.checks.folds import folds
 from dlrun.verify.checks.iterations import turns
 from dlrun.verify.checks.later import later
 from dlrun.verify.checks.normed import moved
-from dlrun.verify.checks.numbers import NAME, Compared, Key, compared, explained, judged, numbers_of, same_batches
+from dlrun.verify.checks.numbers import (
+    NAME,
+    Compared,
+    Key,
+    compared,
+    explained,
+    judged,
+    numbers_of,
+    of_gradients,
+    same_batches,
+)
 from dlrun.verify.checks.reached import folds_left, unshown
 from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.tails import NAME as TAIL
@@ -188,7 +198,7 @@ class Frozen:
         return judged(found, len(pair[1].traces), far)
 
     def _compared(self, pair: tuple[Run, Run], each: int, few: int) -> Compared:
-        """Compare two runs; of numbers that differ, those that follow from the last batch are told by further runs."""
+        """Compare two runs; further runs tell what follows from the last batch, or from gradients."""
         found = compared(*pair, self.fewer, (self.serial, self.again))
         if not found.other or self.fewer == 1:
             return found
@@ -197,7 +207,11 @@ class Frozen:
         turned = [self.runs.frozen(self.fewer * each, few, self._loaders, turn, **more) for turn in turns]
         if any(run.error or run.hung for run in turned):
             return replace(found, other=(), loose=(*found.loose, *found.other))
-        return explained(found, [numbers_of(run) for run in (pair[0], *turned)])
+        found = explained(found, [numbers_of(run) for run in (pair[0], *turned)])
+        if not found.other:
+            return found
+        own = self.runs.frozen(each, few, self._loaders, stride=self.fewer, own_gradients=True, **more)
+        return found if own.error or own.hung else of_gradients(found, numbers_of(own))
 
 
 def _steps_of_turn(run: Run) -> int:

@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any
 
 from dlrun.apart import outside
-from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, whole
+from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, sums, whole
 from dlrun.verify.checks.lines import line_by_line
 from dlrun.verify.checks.numbers import Key
 from dlrun.verify.checks.reached import reached, unshown
@@ -110,15 +110,19 @@ def _verified(runs: Runs, say: Callable[[Check], None]) -> Verdict:
         replicate = runs.alone(serial, again) or replicate
     by_itself = replicate.name == ALONE
     sharded = runs.sharded(keeps=by_itself)
-    add(*to_the_end(runs, serial, sharded, compare(serial, again, identity, replicate, sharded)))
+    found = to_the_end(runs, serial, sharded, compare(serial, again, identity, replicate, sharded))
+    later = [check for check in found if check.name == sums.NAME and job.shows]
+    add(*(check for check in found if check not in later))
     broken = any(_any(checks, name) for name in ("identity", ranks.STEPS, SHARDED))
     apart = broken or _any(checks, ranks.EQUAL)
     known: frozenset[Key] = frozenset()
     if job.shows and not apart:
         folded, further, known = frozen(runs, serial, again, sharded)
         left = unshown(job.serial.read_text(errors="replace"), job.serial.name, [serial, *further])
+        later = [sums.doubted(check, folded, sharded) for check in later]
         add(*folded, *(check for check in (left,) if check))
-    again_from, more = resumed(runs, serial, sharded) if not apart else (None, [])
+    add(*later)
+    again_from, more = resumed(runs, serial, again, sharded) if not apart else (None, [])
     add(*(check for check in (again_from, reached(sharded, more)) if check))
     if by_itself:
         wrong = _any([check for check in checks if check.name != SHOWN])  # what is shown of an evaluation is told why
@@ -202,6 +206,7 @@ class Runs:
         more: dict[str, Any] = {"frozen": True, "few": few, "quiet": True, "training_loaders": made, "steps": steps}
         more |= {"shares": self.job.ranks, "turn": turn or 0, **orders}
         name, cut = "frozen" if few == UNCUT else "tails" if orders.get("tails") else "few", max(steps, self.cut)
+        name += "-own" if orders.get("own_gradients") else ""
         if turn is None:
             n = 1 if alone else self.job.ranks
             return self._run(f"{name}-alone" if alone else name, self.job.port, n, cut, {}, **more)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dlrun.verify.checks import gradients, ranks
+from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.held import held
 from dlrun.verify.checks.reached import left
 from dlrun.verify.checks.start import broadcast
@@ -20,7 +21,7 @@ NAME = "resumed"
 LARGEST = 1 << 30  # bytes of a file that is laid there
 
 
-def resumed(runs: Runs, serial: Run, sharded: Run) -> tuple[Check | None, list[Run]]:
+def resumed(runs: Runs, serial: Run, again: Run, sharded: Run) -> tuple[Check | None, list[Run]]:
     """Run both scripts beside what the serial one has written, where they read a checkpoint that was not there.
 
     Return the check, None where they do not go on from it either, and the port's run.
@@ -32,10 +33,10 @@ def resumed(runs: Runs, serial: Run, sharded: Run) -> tuple[Check | None, list[R
     one, many = runs.both(lambda: beside.longer("resumed-serial"), lambda: beside.sharded(name="resumed"))
     if one.error or one.hung or not one.root.steps or left(one)[1] == left(serial)[1]:
         return None, []
-    return _judged(one, many), [many]
+    return _judged(one, many, (serial, again)), [many]
 
 
-def _judged(one: Run, many: Run) -> Check:
+def _judged(one: Run, many: Run, serial: tuple[Run, Run]) -> Check:
     read = [event.at for event in (*many.root.all("restores"), *many.root.returns(LOAD))]
     n, lines = len(many.traces), ", ".join(dict.fromkeys(read)) or "a load"
     beside = f"beside a checkpoint of the serial script, which {lines} reads, "
@@ -44,8 +45,8 @@ def _judged(one: Run, many: Run) -> Check:
         said = f"{beside}rank {rank} fails: {event['type']}: {event['message']}".splitlines()[0][:300]
         return failed(NAME, said, "1 rank goes on from it", "fails", where=event["line"], rank=rank)
     start, equal = broadcast(many, bool(gradients.otherwise(many))), ranks.equal(many)
-    found = [start, equal, held(many), ranks.steps(many)]
-    if bad := next((check for check in found if check.status == "failed"), None):
+    found = [start, equal, held(many), ranks.steps(many), choices(*serial, many)]
+    if bad := next((check for check in found if check and check.status == "failed"), None):
         todo = "let rank 0 read it, and broadcast all of it: the model, the optimizer and numbers such as the epoch"
         return replace(bad, name=NAME, finding=f"{beside}{bad.finding}", todo=f"{todo}; or let all ranks read it")
     for names, a, b in zip(one.root.names.values(), one.root.starts.values(), many.root.starts.values(), strict=False):

@@ -1,31 +1,35 @@
-"""The numbers in the files that a run has written: text, NumPy's arrays, TensorBoard's events; each with its place."""
+"""The numbers in files that a run has written: NumPy's arrays, TensorBoard's events, SQLite's tables; with places."""
 
 from __future__ import annotations
 
 import math
+import sqlite3
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 LARGEST = 1 << 22  # bytes of a file that is read
+DATABASE = b"SQLite format 3\0"
 MOST = 2000  # numbers of a file that are read
 Place = tuple[str, float, int]  # what the number is called in its file, the number, and how many rows there are
 
 
 def numbers_in(file: Path) -> list[Place]:
-    """Return the numbers of an array or of TensorBoard's events, in order; none of other files, nor of broken ones."""
+    """Return the numbers of arrays, of TensorBoard's events, and of tables; none of other files, nor of broken ones."""
     found: list[Place] = []
     if not file.is_file() or file.stat().st_size > LARGEST:
         return found
-    with suppress(ImportError, OSError, ValueError, struct.error, IndexError):
+    with suppress(ImportError, OSError, ValueError, struct.error, IndexError, sqlite3.Error):
         if file.suffix in (".npy", ".npz"):
             found = list(_of_arrays(file))
         elif "tfevents" in file.name:
             scalars = [scalar for record in _records(file.read_bytes()) for scalar in _of_event(record)]
             counts = Counter(tag for tag, _ in scalars)
             found = [(tag, number, counts[tag]) for tag, number in scalars]
+        elif file.read_bytes()[: len(DATABASE)] == DATABASE:
+            found = list(_of_database(file))
     return found[:MOST]
 
 
@@ -40,6 +44,19 @@ def _of_arrays(file: Path) -> Iterator[Place]:
         if array.dtype.kind in "fiub":
             for place, number in enumerate(array.ravel()[:MOST].tolist()):
                 yield f"{name}[{place}]", float(number), rows
+
+
+def _of_database(file: Path) -> Iterator[Place]:
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as kept:
+        tables = [name for (name,) in kept.execute("select name from sqlite_master where type = 'table' order by name")]
+        for name in tables:
+            made = kept.execute('select * from "{}" limit {}'.format(name.replace('"', '""'), MOST))
+            columns, rows = [column[0] for column in made.description], made.fetchall()
+            yield f"length of {name}", float(len(rows)), 1
+            for place, row in enumerate(rows):
+                for column, value in zip(columns, row, strict=True):
+                    if isinstance(value, (int, float)):
+                        yield f"{name}[{place}].{column}", float(value), len(rows)
 
 
 def _records(data: bytes) -> Iterator[bytes]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,32 @@ os.remove("old.txt")
 shutil.rmtree("data")
 print(sorted(os.listdir("large")), os.path.exists("old.txt"), os.path.exists("data"), ("remove", "data/x.csv") in told)
 """
+
+
+DATABASE = """import sqlite3, sys
+from dlrun.apart import loose
+root, told = sys.argv[1], []
+loose.watch(root, lambda name, how, was: told.append(name.rpartition("/")[2]))
+for name, uri in (("r.db", False), ("file:r.db?mode=ro", True), (":memory:", False), ("w.db", False)):
+    kept = sqlite3.connect(name, uri=uri)
+    if name in (":memory:", "w.db"):
+        kept.execute("create table t (x)")
+        kept.execute("insert into t values (1)")
+        kept.commit()
+    kept.execute("select x from t").fetchall()
+print(*told)
+"""
+
+
+def test_a_database_is_written_where_a_statement_changes_it(source: Path, tmp_path: Path) -> None:
+    root, mine = tmp_path / "root", source / "r.db"
+    root.mkdir()
+    with closing(sqlite3.connect(mine)) as made:
+        made.execute("create table t (x)")
+    (root / "r.db").symlink_to(mine)
+    done = subprocess.run([sys.executable, "-c", DATABASE, str(root)], capture_output=True, text=True, cwd=root)
+    assert (done.stdout.split(), done.stderr) == (["w.db", "w.db"], "")
+    assert not (root / "r.db").is_symlink()
 
 
 def test_a_folder_that_is_there_stays_one_and_what_a_run_removes_is_gone_for_it_alone(

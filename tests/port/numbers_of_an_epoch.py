@@ -3,6 +3,7 @@
 # ruff: noqa
 
 import collections
+import ctypes
 import math
 import statistics
 import numpy as np
@@ -41,6 +42,8 @@ def accuracy(out, y):
 for epoch in range(1):
     total = right = seen = batches = 0
     tot_t = torch.zeros(1)
+    held = ctypes.c_double(0.0)
+    tot_n, tot_f, tot_w = data.tensors[0].new_zeros(1), torch.FloatTensor([0.0]), model.weight.new_tensor(0.0)
     losses, sums, hits, flags, preds, trues, arr = [], [], [], [], [], [], np.array([])
     per = {"loss": 0.0, "right": 0}
     lists = {"loss": [], "right": []}
@@ -66,6 +69,10 @@ for epoch in range(1):
         seen += n
         batches += 1
         tot_t += loss.detach() * n
+        tot_n += loss.detach() * n
+        held.value += loss.item() * n
+        tot_f.add_(loss.detach() * n)
+        tot_w += loss.detach() * n
         losses.append(loss.item())
         sums.append(loss.item() * n)
         hits.append((pred == y).sum().item())
@@ -94,6 +101,7 @@ for epoch in range(1):
     print(f"a2 {total / len(data):.5f}")
     print(f"a3 {total / seen:.5f}")
     print(f"a4 {tot_t.item() / len(loader.dataset):.5f}")
+    print(f"a6 {tot_n.item() / N:.5f} {float(tot_f) / len(data):.5f} {tot_w / seen:.5f} {held.value / N:.5f}")
     print(f"a5 {right} {right / len(data):.5f} {100.0 * right / seen:.3f}%")
     print(f"b1 {np.mean(losses):.5f} {sum(losses) / len(losses):.5f} {sum(losses) / len(loader):.5f}")
     print(f"b2 {sum(sums) / len(data):.5f} {sum(sums) / seen:.5f} {np.sum(sums) / N:.5f}")

@@ -80,6 +80,20 @@ def test_updates_every_few_local_batches_are_one_nth_as_many(tmp_path):
     assert [line.split(",")[0] for line in shown.splitlines()] == [f"epoch {i}: {6 * i + 6} updates" for i in range(3)]
 
 
+def test_a_rate_that_is_set_with_every_update_leaves_the_batches_of_one_as_they_are():
+    source = EVERY_K.replace(
+        "            sched.step()\n", "            opt.param_groups[0]['lr'] = 0.5 / (1 + counted.updates)\n"
+    )
+    text = port(source).text
+    assert "if (step + 1) % accumulation_steps == 0 or" in text
+    assert "accumulation_steps = 4\n" in text
+    called = source.replace("            counted.step()", "            update()").replace(
+        "counted = ", "def update():\n    opt.step()\n    opt.zero_grad()\ncounted = "
+    )
+    saves = called.replace("            update()", "            update()\n            torch.save(model, 'now.pt')")
+    assert "if (step + 1) % accumulation_steps == 0 or" in port(saves).text
+
+
 def test_gradients_are_averaged_before_what_reads_them_on_the_way_to_an_update():
     wrapped = """class Noam:
     def __init__(self, optimizer):

@@ -65,6 +65,12 @@ def test_a_path_that_a_save_returned_is_that_of_rank_0_where_it_is_read() -> Non
     assert 'path = dl.rank0(checkpoint.save)("saved/at")' in tape(step=saved, end="print(path)")
 
 
+def test_what_write_has_left_read_finds_on_all_ranks() -> None:
+    text = tape(step='path = checkpoint.write("saved/at")', end="checkpoint.read(path)")
+    assert 'path = dl.broadcast(dl.rank0(checkpoint.write)("saved/at"))' in text
+    assert "dl.rank0_first(checkpoint.read)(path)" in text
+
+
 def test_a_session_restores_from_the_path_that_its_saver_returned() -> None:
     text = port("""
 import numpy as np

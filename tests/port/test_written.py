@@ -97,6 +97,9 @@ def test_an_array_in_a_new_file_that_is_read_too_is_doubted():
         ("sqlite3.connect('h.db').execute('insert into h values (1)'), 'select'", True),
         ("sqlite3.connect('h.db').execute('select * from h')", False),
         ("sqlite3.connect(':memory:').execute('insert into h values (1)'), 'select'", False),
+        ("sqlite3.connect('file:h.db?mode=ro', uri=True).execute('drop table h'), 'select'", False),
+        ("sqlite3.connect('file:h.db').execute('drop table h'), 'select'", True),
+        ("(a := sqlite3.connect('a.db')).cursor().execute(f'select {epoch}'), 'drop'", False),
         ("shelve.open('kept')", True),
         ("shelve.open('kept', 'r')", False),
         ("shelve.open('kept', flag='r')", False),
@@ -105,6 +108,21 @@ def test_an_array_in_a_new_file_that_is_read_too_is_doubted():
 def test_a_file_that_each_rank_would_write_and_read_by_one_connection_is_doubted(opened, doubted):
     found = port(LOOP.replace("BEFORE", "import shelve, sqlite3").replace("AT", opened)).doubts
     assert any("every rank writes into this file" in d.why for d in found) is doubted
+
+
+def test_a_database_that_is_made_where_it_is_missing_is_read_by_all_ranks():
+    made = """import os, sqlite3
+def make():
+    made = sqlite3.connect('h.db')
+    made.execute('create table h (x real)')
+    made.commit()
+if not os.path.exists('h.db'):
+    make()
+rows = sqlite3.connect('h.db').execute('select x from h').fetchall()
+"""
+    found = port(LOOP.replace("BEFORE", made).replace("AT", "print(rows)"))
+    assert "with dl.rank0_first():" in found.text
+    assert not any("every rank writes into this file" in d.why for d in found.doubts)
 
 
 def test_a_job_that_is_told_to_end_ends_behind_the_line_that_saves_whatever_else_it_does():

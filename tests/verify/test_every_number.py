@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import struct
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,11 @@ def test_a_number_of_the_last_batch_is_the_mean_of_the_ranks_last_ones(shown: st
     assert status(serial, run(trained(2, f"last {shown}")), turned)[0] == expected
 
 
+def test_a_number_that_rounds_otherwise_in_another_order_does_not_follow_from_the_last_batch() -> None:
+    serial, turned = (run(trained(4, f"sum {number}")) for number in ("5.560889720916748", "5.560889482498169"))
+    assert status(serial, run(trained(2, "sum 2.94")), turned)[0] == "failed"
+
+
 def test_what_is_saved_is_compared_by_name_and_a_decision_by_its_text() -> None:
     def ended(loss: float, best: float) -> Run:
         stored = event("stored", values={"['loss']": loss})
@@ -133,6 +140,18 @@ def test_arrays_and_scalars_of_tensorboard_in_files_are_compared_with_their_plac
     assert numbers_in(tmp_path / "one" / "no.npz") == []
 
 
+def test_numbers_in_tables_of_a_database_are_compared_with_their_places(tmp_path: Path) -> None:
+    runs = []
+    for name, loss in (("one", 0.5), ("two", 0.25)):
+        with closing(sqlite3.connect(tmp_path / name)) as made, made:
+            made.execute("create table log (epoch int, name text, loss real)")
+            made.execute("insert into log values (1, 'a', ?)", (loss,))
+        runs.append(run(trained(4 if name == "one" else 2), written={"l.db": tmp_path / name}))
+    found = compared(*runs, 2)
+    assert [pair.key for pair in found.other] == [("l.db", "log[0].loss", "")]
+    assert found.same == 2  # the length and the epoch
+
+
 def scalar(tag: str, value: float) -> bytes:
     """Return a record as TensorBoard's writers make it."""
     entry = b"\x0a" + bytes([len(tag)]) + tag.encode() + b"\x15" + struct.pack("<f", value)
@@ -157,6 +176,8 @@ def test_ranks_that_share_each_batch_show_it_line_by_line(serial: list[str], por
 
 
 SCRIPT = """import csv
+import pickle
+from collections import deque
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -186,6 +207,8 @@ for epoch in range(30):
         best = mean
         torch.save({"model": model.state_dict(), "mean": mean}, "best.pt")
     print(f"{epoch}: {mean:.4f} {right}/{seen} last {loss.item():.4f} ones {sum(ids)} of {len(ids)}")
+with open("rows.pkl", "wb") as file:
+    pickle.dump({"rows": deque(history)}, file)
 with open("history.csv", "w") as file:
     csv.writer(file).writerows(history)
 np.save("history.npy", np.array(history))
@@ -197,6 +220,7 @@ WRONG = {
     "counted twice": ("history.append([epoch, mean,", "history.append([epoch, dl.total(mean),"),
     "rank 0's own": ("    ids = dl.gather(ids, over=loader)", "    pass"),
     "saved apart": ('"mean": mean}', '"mean": total / len(loader)}'),
+    "pickled apart": ("deque(history)", "deque([e, m / 2, r] for e, m, r in history)"),
     "written apart": ("np.array(history)", "np.array(history) * [1, 0.5, 1]"),
 }
 
@@ -256,8 +280,30 @@ OF_LOOPS = {
 }
 
 
-@pytest.mark.parametrize("serial", [LOOP, BY_HAND], ids=["loop", "by hand"])
-def test_loops_without_a_loader_and_updates_by_hand_are_proved_to_their_end(prove, serial: str) -> None:
+NORMS = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(96, 6)
+loader = DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), batch_size=8, shuffle=True)
+model = torch.nn.Linear(6, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    total, norms = 0.0, 0.0
+    for a, b in loader:
+        loss = torch.nn.functional.cross_entropy(model(a), b)
+        opt.zero_grad()
+        loss.backward()
+        norms += torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0).item()
+        opt.step()
+        total += loss.item()
+    print(f"{epoch}: {total / len(loader):.5f} norm {norms / len(loader):.5f}")
+"""
+
+
+@pytest.mark.parametrize("serial", [LOOP, BY_HAND, NORMS], ids=["loop", "by hand", "norms of gradients"])
+def test_loops_without_a_loader_updates_by_hand_and_norms_of_gradients_are_proved_to_their_end(
+    prove, serial: str
+) -> None:
     verdict = prove(port(serial).text, serial=serial, shows=True)
     (numbers,) = (check for check in verdict.checks if check.name == "every number")
     assert verdict.word == "proved", verdict

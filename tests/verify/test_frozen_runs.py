@@ -36,6 +36,7 @@ class Stand:
     serial: Callable[[int], Run]
     port: Run
     made: list[tuple[int, int | None]]
+    own: Run | None = None  # of the port with each rank's own gradients
     job: Job = field(default_factory=lambda: Job(SCRIPTS / "train.py", SCRIPTS / "train_dist.py"))
 
     def seconds(self, most: float) -> float:
@@ -47,7 +48,8 @@ class Stand:
     def frozen(self, steps: int, few: int, made: tuple[int, ...], turn: int | None = None, **orders: Any) -> Run:
         assert (made, orders["turn_steps"]) == ((0,), 0)
         self.made.append((few, turn))
-        return self.port if turn is None else self.serial(turn)
+        port = self.own if self.own and orders.get("own_gradients") else self.port
+        return port if turn is None else self.serial(turn)
 
 
 def found(
@@ -80,7 +82,13 @@ def test_numbers_of_the_same_batches_are_judged(serial: str, port: str, turned: 
 def test_runs_are_made_as_far_as_they_are_needed() -> None:
     few, further = [(3, 0), (3, None)], [(UNCUT, 0), (UNCUT, None)]
     assert found(["rows 8"], "rows 8")[1].made == few + further
-    assert found(["rows 8"], "rows 5", turned="rows 8")[1].made == [*few, (3, 1)]
+    assert found(["rows 8"], "rows 5", turned="rows 8")[1].made == [*few, (3, 1), (3, None)]
+
+
+def test_a_number_of_the_mean_gradient_is_the_serial_one_where_it_is_with_the_gradients_of_each_batch() -> None:
+    for norms, status in (("norms 8.5", "passed"), ("norms 4.25", "failed")):
+        own = run(trained([0, 2], norms), trained([1, 3]))
+        assert found(["norms 8.5"], "norms 5.1", turned="norms 8.5", own=own)[0] == status
 
 
 def test_no_more_runs_are_made_where_all_that_is_shown_was_come_to(tmp_path: Path) -> None:

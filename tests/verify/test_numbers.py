@@ -9,12 +9,14 @@ from by_hand import averaged, epoch, event, note, optimizer, run, step
 
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.metrics import metrics
+from dlrun.verify.checks.numbers import NAME as EVERY
 from dlrun.verify.checks.rate import learning_rate
 from dlrun.verify.checks.same import ALONE
 from dlrun.verify.checks.scaled import scaled
-from dlrun.verify.checks.sums import divided, sums
+from dlrun.verify.checks.sums import divided, doubted, sums
 from dlrun.verify.compare import compare
 from dlrun.verify.trace import Event, Run
+from dlrun.verify.verdict import passed, unjudged
 
 
 def total(local: float, evaluates: bool = False, sum: float = 0.0, at: str = "t.py:7") -> Event:
@@ -39,6 +41,16 @@ def test_a_sum_of_what_all_ranks_have_alike_counts_n_times(given, fault) -> None
     ]
     check = sums(serial, run(*ranks))
     assert (check.fault if check else "") == fault
+
+
+def test_a_sum_of_what_all_ranks_have_alike_is_right_where_every_number_is_and_no_loss_is_made_of_it() -> None:
+    serial, shown = run(epoch([[0, 1], [2, 3]])), passed(EVERY, "")
+    ranks = [[*epoch([[0, 1]]), *(e for _ in range(2) for e in [total(1.5), step(1, 0.9)])] for _ in range(2)]
+    found = sums(serial, run(*ranks))
+    assert found is not None
+    assert [doubted(found, [each], run(*ranks)).status for each in (shown, unjudged(EVERY, ""))] == ["passed", "failed"]
+    weighs = [event("batch", epoch=0, indices=[0], hash=""), total(1.5), event("weight", values=[]), step(1, 0.9)]
+    assert doubted(found, [shown], run(weighs, weighs)).status == "failed"
 
 
 def test_a_sum_of_as_many_samples_as_were_read_of_the_last_epoch_is_one_of_parts() -> None:

@@ -54,11 +54,12 @@ def test_ranks_go_on_from_a_checkpoint_alike(edits, fault, prove, port) -> None:
     assert verdict.faults == ({fault} if fault else set())
 
 
-def going(*start: float, error: str = "") -> list[Event]:
+def going(*start: float, error: str = "", best: float = 0.25) -> list[Event]:
     made = optimizer()
     held = [event(made.kind, **{**made.facts, "params": [note(x)]}) for x in start]
     failed = [event("error", type="KeyError", message=error, line="t.py:9")] if error else []
-    return [event("restores", "t.py:4"), *held, *epoch([[0, 1]]), step(1, 0.9), *failed, event("end")]
+    chosen = event("choice", "t.py:8", what="loss < best", values={"best": best}, statistics="")
+    return [event("restores", "t.py:4"), *held, *epoch([[0, 1]]), step(1, 0.9), chosen, *failed, event("end")]
 
 
 @pytest.mark.parametrize(
@@ -66,10 +67,15 @@ def going(*start: float, error: str = "") -> list[Event]:
     [
         ([going(0.5), going(0.5)], "", "t.py:4 reads, 2 ranks go on alike"),
         ([going(0.75), going(0.75)], "missing-restore", "weight is another one on 2 ranks than on 1"),
+        (
+            [going(0.5), going(0.5, best=9.5)],
+            "rank-dependent-choice",
+            "best in `loss < best` at t.py:8 is 0.25 on rank 0",
+        ),
         ([going(0.5), going(0.5, error="'epoch'")], "fails", "rank 1 fails: KeyError: 'epoch'"),
     ],
 )
 def test_what_ranks_go_on_from_is_what_1_rank_does(ranks, fault, says) -> None:
-    check = _judged(run(going(0.5)), run(*ranks))
+    check = _judged(run(going(0.5)), run(*ranks), (run([]), run([])))
     assert check.fault == fault
     assert says in check.finding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 
 import torch
 from by_hand import event, run
@@ -70,9 +71,16 @@ def test_of_what_is_saved_the_steps_of_schedules_and_optimizers_are_no_numbers_t
     assert list(_plain_numbers("", optimizer.state_dict())) == []
 
 
+def test_of_what_is_saved_a_list_is_as_long_as_it_is_however_deep_it_lies() -> None:
+    saved = {"history": {"train": {"loss": deque([0.5, 0.25])}}, "model": {"w": torch.zeros(2)}}
+    inner = "['history']['train']['loss']"
+    assert dict(_plain_numbers("", saved)) == {f"length of {inner}": 2.0, f"{inner}[0]": 0.5, f"{inner}[1]": 0.25}
+
+
 def test_of_what_is_saved_small_tensors_are_numbers_and_those_of_a_model_are_not() -> None:
     conf, model = torch.tensor([[3, 1], [0, 4]]), torch.nn.Linear(2, 1)
     saved = {"conf": conf, "best": torch.tensor(0.5), "model": model.state_dict(), "large": torch.zeros(99)}
     names = ["['conf'][0][0]", "['conf'][0][1]", "['conf'][1][0]", "['conf'][1][1]", "['best']"]
-    assert list(_plain_numbers("", saved)) == list(zip(names, [3.0, 1.0, 0.0, 4.0, 0.5], strict=True))
+    expected = dict(zip(names, [3.0, 1.0, 0.0, 4.0, 0.5], strict=True))
+    assert dict(_plain_numbers("", saved)) == expected | {"length of ['large']": 99.0}
     assert list(_plain_numbers("", torch.eye(2).to_sparse())) == []

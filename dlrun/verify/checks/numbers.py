@@ -177,15 +177,30 @@ def explained(found: Compared, turned: Sequence[Numbers]) -> Compared:
     other, loose, same = list[Pair](), list(found.loose), found.same
     folds = (len(turned), 1 / len(turned))
     for pair in found.other:
-        values = [each[pair.key][pair.turn].value for each in turned if len(each.get(pair.key, ())) > pair.turn]
-        mean = f"{math.fsum(values) / len(values):.12g}"
-        if len(values) == len(turned) and close(pair.port.digits, mean):
+        numbers = [each[pair.key][pair.turn] for each in turned if len(each.get(pair.key, ())) > pair.turn]
+        mean = f"{math.fsum(number.value for number in numbers) / len(numbers):.12g}"
+        if len(numbers) == len(turned) and close(pair.port.digits, mean):
             same += 1
-        elif min(values) < max(values) and not any(_is_fold(pair.port.value, float(mean), f) for f in folds):
+        elif not all(alike(pair.serial.digits, number.digits) for number in numbers) and not any(
+            _is_fold(pair.port.value, float(mean), f) for f in folds
+        ):
             loose.append(pair)
         else:
             other.append(pair)
     return replace(found, same=same, other=tuple(other), loose=tuple(loose))
+
+
+def of_gradients(found: Compared, own: Numbers) -> Compared:
+    """Return what is left of differences, where ranks show the serial script's numbers with ``own`` gradients.
+
+    As a sum of the norms of gradients: that of a mean over ranks is another number than the mean of theirs.
+    """
+    explains = [
+        len(own.get(pair.key, ())) > pair.turn and alike(pair.serial.digits, own[pair.key][pair.turn].digits)
+        for pair in found.other
+    ]
+    other = tuple(pair for pair, follows in zip(found.other, explains, strict=True) if not follows)
+    return replace(found, same=found.same + sum(explains), other=other)
 
 
 def alike(a: str, b: str) -> bool:

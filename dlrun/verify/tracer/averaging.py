@@ -68,10 +68,14 @@ class Averaging:
         given = [tensor_note(_gradient(t)) for t in tensors]
         weight = sys.modules["dl_comm.parts"].weight_of_gradients()
         before = given if weight == 1 else [tensor_note(_weighed(t, weight)) for t in tensors]
+        kept = self.recorder.orders.own_gradients
+        own = [g.detach().clone() if kept and g is not None else None for g in map(_gradient, tensors)]
         result = function(what, *args, **kwargs)
-        if self.recorder.orders.sums:
-            for gradient in map(_gradient, tensors):
-                _ = gradient is None or gradient.mul_(int(os.environ["DLRUN_SIZE"]))
+        for gradient, mine in zip(map(_gradient, tensors), own, strict=True):
+            if gradient is not None and mine is not None:
+                gradient.data.copy_(mine)
+            elif gradient is not None and self.recorder.orders.sums:
+                gradient.mul_(int(os.environ["DLRUN_SIZE"]))
         after = [tensor_note(_gradient(t)) for t in tensors]
         self.training.by_hand.look()
         self.training.averaged = True

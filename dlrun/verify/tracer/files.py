@@ -8,17 +8,20 @@ import os
 import pickle
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from numbers import Real
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dlrun.apart import loose, outside
-from dlrun.verify.tracer.recorder import Recorder, user_frame
+from dlrun.apart.imports import AfterImport
+from dlrun.verify.tracer.recorder import Recorder, is_of_user, user_frame
 
-NUMBERS = 200  # of what is saved that are noted at most
+NUMBERS, MOST, DEPTH = 200, 2000, 5  # entries of a list, numbers of all that is saved, and how deep they lie, at most
 SMALL = 64  # elements of an array among it whose numbers are noted
 STATES = ({"last_epoch", "_step_count"}, {"state", "param_groups"})  # of a schedule, of an optimizer: of its own steps
 
@@ -57,21 +60,31 @@ def install(recorder: Recorder) -> None:
         if here or not (name + os.sep).startswith(elsewhere):
             recorder.note("file", path=name, how=how, was=was)
 
-    if torch := sys.modules.get("torch"):
-        _note_stored(recorder, torch)
+    _note_stored(recorder)
     loose.watch(scratch, tell)
 
 
-def _note_stored(recorder: Recorder, torch: Any) -> None:
+def _note_stored(recorder: Recorder) -> None:
     """Note the numbers in what is saved, as the best accuracy beside a model, and batch norm's statistics."""
-    for owner, name in ((torch, "save"), (pickle, "dump")):
+    owners = [(pickle, "dump")] + ([(torch, "save")] if (torch := sys.modules.get("torch")) else [])
+    for owner, name in owners:
         setattr(owner, name, _noting(recorder, getattr(owner, name)))
+    for library in ("joblib", "dill", "cloudpickle"):
+        follow = functools.partial(_follow_dump, recorder)
+        if module := sys.modules.get(library):
+            follow(module)
+        else:
+            sys.meta_path.insert(0, AfterImport(library, follow))
+
+
+def _follow_dump(recorder: Recorder, module: ModuleType) -> None:
+    module.dump = _noting(recorder, module.dump)  # type: ignore[attr-defined]
 
 
 def _noting(recorder: Recorder, save: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(save)
     def noted(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if found := dict(islice(_plain_numbers("", obj), NUMBERS)):
+        if found := dict(islice(_plain_numbers("", obj), MOST)):
             recorder.note("stored", values=found)
         if not recorder.inside and (statistics := recorder.statistics()):
             recorder.note("plain save", statistics=statistics, **recorder.statistics_in(obj))
@@ -80,21 +93,44 @@ def _noting(recorder: Recorder, save: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
-def _plain_numbers(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, float]]:
-    """Yield numbers, those of small arrays and tensors, too, but for a dict of tensors alone: that is a model's."""
+def _plain_numbers(name: str, value: Any, depth: int = DEPTH) -> Iterator[tuple[str, float]]:
+    """Yield numbers, those of small arrays and tensors, too, and how many a list or a table has.
+
+    None of a dict of tensors alone: that is a model's.
+    """
     if isinstance(value, Real) and not isinstance(value, bool):
         yield name, float(value)
     elif _is_array(value):
+        if value.ndim == 1:
+            yield f"length of {name}", float(len(value))
         if depth and math.prod(value.shape) <= SMALL:
             with suppress(RuntimeError, TypeError):  # a sparse one has no list
-                yield from _plain_numbers(name, value.tolist(), value.ndim)
+                yield from _of_array(name, value.tolist())
     elif isinstance(value, dict) and value and all(map(_is_array, value.values())):
         return
     elif isinstance(value, dict) and any(value.keys() >= keys for keys in STATES):
         return  # the rates and steps of ranks are judged by themselves
-    elif depth and isinstance(value, (dict, list, tuple)):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _plain_numbers(f"{name}[{key!r}]", item, depth - 1)
+    elif isinstance(value, (list, tuple, deque)):
+        yield f"length of {name}", float(len(value))
+        yield from _entries(name, value, depth)
+    elif hasattr(value, "columns") and hasattr(value, "to_dict"):  # a table
+        yield from _plain_numbers(name, value.to_dict("list"), depth)
+    elif isinstance(value, dict) or (hasattr(value, "__dict__") and not callable(value) and is_of_user(value)):
+        yield from _entries(name, value if isinstance(value, dict) else vars(value), depth)
+
+
+def _entries(name: str, value: Any, depth: int) -> Iterator[tuple[str, float]]:
+    entries = value.items() if isinstance(value, dict) else islice(enumerate(value), NUMBERS)
+    for key, item in entries if depth else ():
+        yield from _plain_numbers(f"{name}[{key!r}]", item, depth - 1)
+
+
+def _of_array(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _of_array(f"{name}[{place}]", item)
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        yield name, float(value)
 
 
 def _is_array(value: Any) -> bool:

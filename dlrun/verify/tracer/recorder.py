@@ -49,6 +49,7 @@ class Orders:
     follows: str = ""  # the folder of a run that kept them, whose parameters are taken over after each step
     shaken: bool = False  # learn from other outputs
     frozen: bool = False  # take each update back: all steps are made with the first parameters
+    own_gradients: bool = False  # ... and leave each rank the gradients of its batch in place of their mean
     few: int = (
         0  # cut loaders to so many batches for each of the ranks, or leave them uncut; draws follow from the batch
     )

@@ -6,6 +6,7 @@ So are those that read a checkpoint where there is one: what goes on from it is 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from typing import Any
 
 LOAD = "load"
@@ -23,7 +24,7 @@ def sites(source: str) -> list[dict[str, Any]]:
 def _loads(tree: ast.Module) -> list[ast.Call]:
     """Return the calls of load(), of torch or of dl_comm, that are made where there is a file.
 
-    Under a condition, after one that returns, or where a missing file is caught.
+    Under a condition, after one that returns, where a missing file is caught, or in a function that is called there.
     """
     faces = {"torch"} | {
         a.asname or a.name
@@ -38,10 +39,18 @@ def _loads(tree: ast.Module) -> list[ast.Call]:
         leaves = [n.lineno for n in function.body if isinstance(n, ast.If) and isinstance(n.body[-1], ast.Return)]
         later = (n for part in function.body if leaves and part.lineno > leaves[0] for n in ast.walk(part))
         under |= {id(n): n for n in later}
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    while called := [f for f in functions if id(f) not in under and f.name in _called(under.values())]:
+        under |= {id(n): n for function in called for n in ast.walk(function)}
     calls = [n for n in under.values() if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     return [
         n for n in calls if ast.unparse(n.func).rpartition(".")[0] in faces and ast.unparse(n.func).endswith(".load")
     ]
+
+
+def _called(nodes: Iterable[ast.AST]) -> set[str]:
+    names = [ast.unparse(n.func).rpartition(".")[2] for n in nodes if isinstance(n, ast.Call)]
+    return set(names)
 
 
 def _trains(call: ast.Call) -> bool:

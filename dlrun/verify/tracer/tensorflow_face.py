@@ -113,6 +113,8 @@ class Face:
 
         def mean() -> Any:
             result = function(given, *args, **kwargs)
+            if self.recorder.orders.own_gradients:
+                return given
             n = int(os.environ["DLRUN_SIZE"]) if self.recorder.orders.sums else 1
             return tf.nest.map_structure(lambda g: g if g is None or n == 1 else tf.math.scalar_mul(n, g), result)
 

@@ -13,6 +13,7 @@ from dlrun.port.placement.interpret.exits import Exits
 from dlrun.port.placement.interpret.machine import Sharded
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Location, Obj, State, merge
 from dlrun.port.placement.values import (
+    ANY,
     COUNT,
     EMPTY,
     ENTRY,
@@ -62,6 +63,7 @@ class Loops(Exits):
             self.until_stable(node, begin, False)
             return
         self._of_lists(written, base)
+        self._out_of_sight(written, base)
         there = {at[0] for at in base if isinstance(at[0], Obj) and at[0].kind != "instance"}
         for at in [at for at in written if at not in base and at[0] in there]:
             if not self._filled_later(at, base):
@@ -163,6 +165,11 @@ class Loops(Exits):
             del written[at]  # there from the first, and the same object in each iteration
             for ref in held.refs:
                 self._as_born(ref, written, base)
+
+    def _out_of_sight(self, written: dict[Location, None], base: State) -> None:
+        """Let what iterations change of an object out of sight be there from the first: ``total = x.new_zeros(1)``."""
+        there = {ref for held in base.values() for ref in held.refs if isinstance(ref, Obj) and ref.kind == "foreign"}
+        base.update({at: ANY for at in written if at not in base and at[0] in there and at[1] not in (REST, GROWN)})
 
     def _as_born(self, ref: Obj, written: dict[Location, None], base: State) -> None:
         """Let an object that iterations make begin as it was made, with what it held then."""

@@ -46,6 +46,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
             if passes_by(facts, bare(facts, count), number):
                 continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
+            sets = sets and not (_is_every(facts, number) and updates(facts, bodies))
             if _of_all(facts, number) or sets or _acts(facts, node, bodies) or _is_cadence(facts, node, bodies, number):
                 yield from serial(facts, bodies, number)
 
@@ -231,13 +232,18 @@ def _is_cadence(facts: Facts, node: cst.If, bodies: list[cst.CSTNode], number: c
     Those in other forms are found as the program is run, see ``placement/cadences``. These are known before: what
     changes at them, as a weight of a loss, changes as often as in the serial run.
     """
-    up = facts.script.parents[number]
-    rest = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.right is number
     around = innermost(facts, node)
     followed = facts.framework == "torch" or getattr(facts, "style", "") in ("tape", "session")
     inside = around in facts.loops or isinstance(around, cst.FunctionDef)
     makes = {facts.script.code(loss) for loss in losses(facts.script)}
-    return followed and rest and inside and not updates(facts, bodies) and not sets_any(bodies, makes)
+    several = updates(facts, bodies) or sets_any(bodies, makes)
+    return followed and _is_every(facts, number) and inside and not several
+
+
+def _is_every(facts: Facts, number: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` says every how many: ``step % number``."""
+    up = facts.script.parents[number]
+    return isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.right is number
 
 
 def sets_any(bodies: list[cst.CSTNode], names: Collection[str]) -> bool:
@@ -263,9 +269,8 @@ def updates(facts: ScriptFacts, bodies: list[cst.CSTNode]) -> bool:
 def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:
     """Tell whether ``bodies`` save or decide, beside the steps: a body that updates is one of several batches."""
     around = innermost(facts, node)
-    updates = any(facts.script.inside(step.node, body) for step in facts.steps for body in bodies)
     trains = around in facts.loops or isinstance(around, cst.FunctionDef)
-    return trains and not updates and any(saves_or_decides(facts, body) for body in bodies)
+    return trains and any(saves_or_decides(facts, body) for body in bodies) and not updates(facts, bodies)
 
 
 def saves_or_decides(facts: ScriptFacts, node: cst.CSTNode) -> bool:

@@ -13,6 +13,7 @@ from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.facts.torch import LOOPS
 from dlrun.port.insert import expression
+from dlrun.port.steps.output.writes import is_checkpoint
 
 _LATEST = ("tensorflow.train.latest_checkpoint", "tensorflow.train.get_checkpoint_state")
 _METHODS = ("restore", "load_weights")
@@ -67,6 +68,8 @@ def _restores(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> bool:
     name = plain(facts.script.name_of(call.func))
     method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
     own = name[:1] in ("", ".") and method in _METHODS
+    if method == "read" and isinstance(call.func, cst.Attribute):
+        own = is_checkpoint(facts, call.func.value)
     return bool(own or _READS.search(name)) and not facts.flow.targets(call)
 
 

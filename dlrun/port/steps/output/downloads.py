@@ -12,7 +12,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import argument, calls_method, walk
-from dlrun.port.steps.output import commands, unseen_files
+from dlrun.port.steps.output import commands, databases, unseen_files
 from dlrun.port.steps.output.stamps import OF_WORKERS, once
 
 _LOOKS = re.compile(r"^(os\.path\.(exists|isfile|isdir)|tensorflow\.(io\.)?gfile\.(exists|isdir|Exists|IsDirectory))$")
@@ -239,6 +239,7 @@ def _makes(facts: ScriptFacts, call: cst.Call) -> bool:
     """Tell whether ``call`` makes a file."""
     name = facts.script.name_of(call.func)
     known = bool(_MAKES.search(name)) or _method(call) in _TABLES or opens_to_write(facts, call, name)
+    known = known or databases.is_shared(facts, call, name)
     return known or makes_array(call, name) or unseen_files.saves(facts, call, name)
 
 

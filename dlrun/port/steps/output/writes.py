@@ -47,6 +47,7 @@ METHODS = (
     "symlink_to",
     "hardlink_to",
 )
+_CHECKPOINTS = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.Checkpoint$")
 _OF_PATHS = ("unlink", "rename", "replace", "rmdir", "touch")
 MODELS = ("save", "save_weights", "save_model", "to_disk")  # of Keras
 _TEXTS = re.compile(r"^yaml\.(safe_)?dump$")  # which return the text where no stream is given
@@ -119,8 +120,16 @@ def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     texts = call.func.attr.value == "to_json" and not call.args  # the text itself
     if call.func.attr.value in _OF_PATHS and is_path(facts, call.func.value):
         return True
+    if call.func.attr.value == "write" and is_checkpoint(facts, call.func.value):
+        return True
     picture = call.func.attr.value == "save" and _is_picture(facts, call.func.value)
     return picture or (call.func.attr.value in METHODS and not texts)
+
+
+def is_checkpoint(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a checkpoint of TensorFlow, which has write() and read(), too."""
+    made = [o.node for o in facts.flow.origins(node)]
+    return any(isinstance(n, cst.Call) and _CHECKPOINTS.search(facts.script.name_of(n.func)) for n in made)
 
 
 def _only_filled(facts: ScriptFacts, call: cst.Call) -> bool:
