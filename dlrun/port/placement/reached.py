@@ -12,7 +12,7 @@ from dlrun.port.insert import expression
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import walk
-from dlrun.port.steps.counts.conditions import divided
+from dlrun.port.steps.counts.conditions import divided, fewer, rests_of
 from dlrun.port.steps.counts.milestones import passes_by
 
 _WHY = "this counts serial steps, of which n ranks take 1/n"
@@ -34,7 +34,7 @@ def reached(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
         for every, count in (pair for n in walk(node.test) if isinstance(n, cst.BaseExpression) for pair in _rests(n)):
             place = None if passes_by(facts, count, every) else _place(run, count)
             if place is not None and _counts(place) and _is_serial(run, every) and not _is_done(run, node.test):
-                yield Edit(every, _WHY, lambda n: _divided(facts.alias, n, False))
+                yield from (fewer(facts, n, _WHY) for n in (every, *rests_of(facts.script, every)))
         for test in _compared(node.test):
             number, count = test.comparisons[0].comparator, test.left
             if not isinstance(test.comparisons[0].operator, _REACHED) or _is_done(run, test):
