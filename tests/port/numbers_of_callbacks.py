@@ -25,7 +25,7 @@ class Kept(keras.callbacks.Callback):
         if batch % 6 == 0:
             print("batch", batch)
         if batch % 6 == 5:
-            print("six more", batch + 1, len(self.batches["loss"]) % 6)
+            print("six more", batch + 1)
 
     def on_epoch_end(self, epoch, logs=None):
         for k, v in logs.items():
