@@ -172,3 +172,29 @@ for epoch in range(2):
         if k % 6 == 5:
             print("=", float(rates.result()), int(ones.result()), m.result().numpy(), float(m.count))
     print("=", float(losses.result()), float(right.result()), float(losses.total), float(m.count), float(m.total))
+
+right, seen = tf.Variable(0, dtype=tf.int64), tf.Variable(0)
+
+
+@tf.function
+def whole_epoch(batches):
+    most = tf.constant(-1.0)
+    for bx, by in batches:
+        with tf.GradientTape() as tape:
+            out = model(bx, training=True)
+            loss = lossf(by, out)
+        g = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(g, model.trainable_variables))
+        right.assign_add(tf.math.count_nonzero(tf.argmax(out, 1) == by))
+        seen.assign_add(tf.shape(by)[0])
+        m.update_state(loss)
+        most = tf.maximum(most, tf.reduce_max(tf.abs(bx)))
+    return most
+
+
+for epoch in range(2):
+    right.assign(0)
+    seen.assign(0)
+    m.reset_state()
+    most = whole_epoch(ds)
+    print("=", float(m.result()), float(m.count), int(right), int(seen), float(most))

@@ -18,7 +18,7 @@ from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.bounds import AFTER, compared
 from dlrun.port.steps.counts.changing_rates import change, compound, is_set, target_of
 from dlrun.port.steps.counts.conditions import asked, fewer, rests_of
-from dlrun.port.steps.counts.counters import innermost, is_one_more
+from dlrun.port.steps.counts.counters import is_one_more
 from dlrun.port.steps.counts.step_rates import StepRates, ways
 from dlrun.port.steps.counts.update_counts import bare
 from dlrun.port.steps.rate import keras_rate
@@ -96,7 +96,8 @@ def _of_the_one_before(
     for loop in loops:
         for node in walk(loop.body):
             found = change(facts, node)
-            if found is not None and innermost(facts, node) is loop:
+            around = next((up for up in script.above(node) if isinstance(up, (cst.For, cst.While))), None)
+            if found is not None and around is loop:
                 target = target_of(node)
                 if holds_rate(facts, target) or is_set(facts, target, written):
                     yield node, found[0] if not found[1] and _is_kept(facts, found[0], loop) else None
