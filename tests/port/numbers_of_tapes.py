@@ -198,3 +198,22 @@ for epoch in range(2):
     m.reset_state()
     most = whole_epoch(ds)
     print("=", float(m.result()), float(m.count), int(right), int(seen), float(most))
+
+stream = iter(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).repeat().batch(8))
+
+
+@tf.function
+def several(stream, steps):
+    added = tf.constant(0.0)
+    for _ in tf.range(steps):
+        bx, by = next(stream)
+        with tf.GradientTape() as tape:
+            loss = lossf(by, model(bx, training=True))
+        g = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(g, model.trainable_variables))
+        added += loss
+    return added / tf.cast(steps, tf.float32)
+
+
+for epoch in range(2):
+    print("=", float(several(stream, tf.constant(12))))
