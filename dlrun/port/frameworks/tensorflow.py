@@ -264,6 +264,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from coupled.both(facts)
     yield from quotients.tensorflow(facts)
     yield from sessions.logged(facts)
+    yield from sessions.hooked(facts)
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
         yield from hooks.evaluated(facts) if not facts.keeps_steps else ()
