@@ -217,3 +217,15 @@ def several(stream, steps):
 
 for epoch in range(2):
     print("=", float(several(stream, tf.constant(12))))
+
+means = {name: keras.metrics.Mean() for name in ("loss", "size")}
+for epoch in range(2):
+    for bx, by in ds:
+        with tf.GradientTape() as tape:
+            out = model(bx, training=True)
+            loss = lossf(by, out)
+        g = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(g, model.trainable_variables))
+        for name, part in {"loss": loss, "size": tf.reduce_mean(out)}.items():
+            means[name].update_state(part)
+    print("=", [f"{name} {float(mean.result()):.4f}" for name, mean in means.items()], float(means["loss"].count))

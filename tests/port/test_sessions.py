@@ -452,3 +452,4 @@ with tf.train.MonitoredTrainingSession(hooks=[Hook()]) as sess:
 def test_what_a_hook_of_the_script_keeps_of_the_runs_that_it_sees_is_doubted(base, body, doubted) -> None:
     doubts = port(HOOKED.replace("BASE", base).replace("BODY", body)).doubts
     assert ("sees this rank's runs alone" in " ".join(d.why for d in doubts)) is doubted
+    assert "may-hang" not in [d.name for d in doubts]

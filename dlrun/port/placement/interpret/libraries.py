@@ -296,6 +296,8 @@ class Libraries(Classes):
             return self.size() if batch and not (self.shards.parts and axis) else Value(SAME, scalar=True)
         if self.shards.runs and name == "save":
             return ANY  # with the count of this rank's steps, by which a run goes on: see ``frameworks/sessions``
+        if self.shards.runs and name == "should_stop":
+            return Value(scalar=True)  # shards are even: all ranks run out of batches together
         board = rules.of_object(_maker(receiver)) is Row.SHOWS
         alone = isinstance(self.script.parents.get(node), cst.Expr)
         if (row in _SHOWN and (board or self.content(receiver).uniform)) or (board and alone):
