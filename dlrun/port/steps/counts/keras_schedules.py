@@ -27,7 +27,7 @@ _ONCE = ("__init__", "on_train_begin")  # where an attribute gets a value that i
 _BATCH = re.compile(r"^on_(train_)?batch_(begin|end)$")
 
 
-def keras(facts: KerasFacts, loops: Sequence[cst.For], shared: Sequence[cst.For]) -> Iterator[Edit | Doubt]:
+def keras(facts: KerasFacts, loops: Sequence[cst.For] = (), shared: Sequence[cst.For] = ()) -> Iterator[Edit | Doubt]:
     """Tell the serial steps to callbacks that count batches, and set the rate by them.
 
     ``loops`` are those whose iterations are divided, of which each trains on one batch; of ``shared`` each rank makes
