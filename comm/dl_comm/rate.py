@@ -99,9 +99,11 @@ def steps(count: Any) -> Any:
         return count if n == 1 else lambda step: count(n * step)
     if hasattr(count, "numpy"):  # a tensor: the cardinality of a data set
         count = count.numpy().item()
-    if n == 1 or count is None or count <= 0 or count == math.inf:
+    if n == 1 or count is None:
         return count
-    return math.ceil(count / n)
+    if hasattr(count, "graph"):  # a tensor inside a tf.function
+        return -(-count // n)
+    return count if count <= 0 or count == math.inf else math.ceil(count / n)
 
 
 def serial_steps(step: Any, over: Any = None) -> Any:

@@ -24,6 +24,8 @@ class Kept(keras.callbacks.Callback):
         self.seen += 1
         if batch % 6 == 0:
             print("batch", batch)
+        if batch % 6 == 5:
+            print("six more", batch + 1)
 
     def on_epoch_end(self, epoch, logs=None):
         for k, v in logs.items():

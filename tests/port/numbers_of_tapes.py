@@ -172,3 +172,60 @@ for epoch in range(2):
         if k % 6 == 5:
             print("=", float(rates.result()), int(ones.result()), m.result().numpy(), float(m.count))
     print("=", float(losses.result()), float(right.result()), float(losses.total), float(m.count), float(m.total))
+
+right, seen = tf.Variable(0, dtype=tf.int64), tf.Variable(0)
+
+
+@tf.function
+def whole_epoch(batches):
+    most = tf.constant(-1.0)
+    for bx, by in batches:
+        with tf.GradientTape() as tape:
+            out = model(bx, training=True)
+            loss = lossf(by, out)
+        g = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(g, model.trainable_variables))
+        right.assign_add(tf.math.count_nonzero(tf.argmax(out, 1) == by))
+        seen.assign_add(tf.shape(by)[0])
+        m.update_state(loss)
+        most = tf.maximum(most, tf.reduce_max(tf.abs(bx)))
+    return most
+
+
+for epoch in range(2):
+    right.assign(0)
+    seen.assign(0)
+    m.reset_state()
+    most = whole_epoch(ds)
+    print("=", float(m.result()), float(m.count), int(right), int(seen), float(most))
+
+stream = iter(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).repeat().batch(8))
+
+
+@tf.function
+def several(stream, steps):
+    added = tf.constant(0.0)
+    for _ in tf.range(steps):
+        bx, by = next(stream)
+        with tf.GradientTape() as tape:
+            loss = lossf(by, model(bx, training=True))
+        g = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(g, model.trainable_variables))
+        added += loss
+    return added / tf.cast(steps, tf.float32)
+
+
+for epoch in range(2):
+    print("=", float(several(stream, tf.constant(12))))
+
+means = {name: keras.metrics.Mean() for name in ("loss", "size")}
+for epoch in range(2):
+    for bx, by in ds:
+        with tf.GradientTape() as tape:
+            out = model(bx, training=True)
+            loss = lossf(by, out)
+        g = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(g, model.trainable_variables))
+        for name, part in {"loss": loss, "size": tf.reduce_mean(out)}.items():
+            means[name].update_state(part)
+    print("=", [f"{name} {float(mean.result()):.4f}" for name, mean in means.items()], float(means["loss"].count))

@@ -107,3 +107,93 @@ for x, y in DataLoader(data, batch_size=16, shuffle=True):
 )
 def test_the_rate_of_an_update_by_hand_falls_as_in_n_serial_steps(change, written) -> None:
     assert written in port(BY_HAND.format(change=change)).text
+
+
+TAPE = """
+import tensorflow as tf
+from tensorflow import keras
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
+rate, factor = 0.1, (1e-3 / 0.1) ** (1 / 100)
+opt = keras.optimizers.SGD(rate)
+for x, y in tf.data.Dataset.from_tensor_slices((xs, ys)).shuffle(640).batch(32):
+    opt.learning_rate.assign(rate)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - y) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    rate *= factor
+"""
+BATCHES = """
+import numpy as np
+from tensorflow import keras
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+rate, factor = 0.1, (1e-3 / 0.1) ** (1 / 100)
+for i in range(100):
+    model.optimizer.learning_rate = rate
+    loss = model.train_on_batch(xs[i * 8 : i * 8 + 8], ys[i * 8 : i * 8 + 8])
+    rate *= factor
+    if i % 20 == 19:
+        print(i + 1)
+"""
+SESSION = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+x, given = tf.placeholder(tf.float32, [None, 4]), tf.placeholder(tf.float32, [])
+train = tf.train.GradientDescentOptimizer(given).minimize(tf.reduce_mean(tf.layers.dense(x, 1) ** 2))
+rate, factor = 0.1, 0.99
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(100):
+        sess.run(train, {x: rows[np.random.choice(640, 32)], given: rate})
+        rate *= factor
+"""
+
+
+@pytest.mark.parametrize("source", [TAPE, BATCHES, SESSION])
+def test_so_do_the_rates_of_tensorflow_and_keras(source) -> None:
+    assert "rate *= dl.compound(factor)\n" in port(source).text
+
+
+@pytest.mark.parametrize("source", [TAPE, BATCHES])
+def test_a_factor_that_changes_is_doubted_there_too(source) -> None:
+    told = port(source.replace("rate *= factor", "factor = factor * 0.999\n    rate *= factor"))
+    assert "dl.compound" not in told.text
+    assert "n times more slowly" in told.report()
+
+
+def test_the_rest_that_a_loop_around_train_on_batch_asks_of_its_count_is_that_of_fewer_steps() -> None:
+    assert "if i % dl.steps(20) == dl.steps(20) - 1:" in port(BATCHES).text
+    assert "if i % dl.steps(20) == dl.steps(7) % dl.steps(20):" in port(BATCHES.replace("== 19", "== 7")).text
+
+
+@pytest.mark.parametrize("picks", ["", "    chosen = np.random.randint(0, 640, 8)\n"])
+def test_what_follows_the_number_of_a_batch_that_train_on_batch_takes_follows_the_serial_one(picks) -> None:
+    turn = BATCHES.replace("    rate *= factor\n", "").replace("= rate\n", "= 0.1 * 0.99 ** i\n")
+    turn = turn.replace("    loss =", "    if i == 40:\n        model.optimizer.learning_rate = 0.05\n    loss =")
+    if picks:
+        turn = turn.replace("    loss =", picks + "    loss =").replace("i * 8 : i * 8 + 8", "chosen")
+    ported = port(turn)
+    assert "= dl.lr_scale(0.1 * 0.99 ** dl.serial_steps(i))\n" in ported.text
+    assert "    if i == dl.steps(40):\n" in ported.text and not ported.doubts
+
+
+SMOOTH = """
+smooth, best = 0.0, 1e9
+for i, (x, y) in enumerate(tf.data.Dataset.from_tensor_slices((xs, ys)).shuffle(640).batch(32)):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - y) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    smooth = 0.9 * smooth + 0.1 * float(loss)
+    print(smooth / (1 - 0.9 ** (i + 1)))
+"""
+
+
+@pytest.mark.parametrize("taped", [True, False])
+def test_a_young_moving_average_is_divided_by_what_it_has_forgotten(taped) -> None:
+    source = TAPE.partition("for x, y")[0] + SMOOTH
+    if not taped:
+        mean = "    smooth = 0.9 * smooth + 0.1 * loss\n    if i > 0:\n        print(smooth / (1 - 0.9 ** (i + 1)))\n"
+        source = BATCHES.replace("    rate *= factor\n", mean).replace("rate, factor", "smooth = 0.0\nrate, factor")
+    text = port(source).text
+    assert "smooth = dl.compound(0.9) * smooth + " in text
+    assert "(1 - 0.9 ** dl.serial_steps(i + 1))" in text

@@ -19,6 +19,8 @@ from dlrun.port.placement.rules import Row
 # Of these no number comes that a row would have to make serial: their own tests show what they do.
 WITHOUT_NUMBERS = {
     Row.SHOWS: "test_shown.py",
+    Row.CURVE: "test_summaries.py",
+    Row.AT_STEP: "test_summaries.py",
     Row.PROGRESS: "test_shown.py",
     Row.CLOCK: "test_own_numbers.py",
     Row.CHANCE: "test_own_numbers.py",

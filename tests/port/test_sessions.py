@@ -418,3 +418,38 @@ def test_of_initializers_that_one_line_makes_that_of_the_training_is_shared_and_
     assert "dl.shard(rng" not in made.text
     unnamed = port(ONE_OF_TWO.replace("start_train", "first").replace("start_val", "second"))
     assert "= it.make_initializer(dl.shard(ds)), it.make_initializer(held)\n" in unnamed.text
+
+
+HOOKED = """import numpy as np
+import tensorflow.compat.v1 as tf
+x, y = tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices((xs, ys)).repeat(3).batch(8)).get_next()
+loss = tf.losses.sparse_softmax_cross_entropy(y, tf.layers.dense(x, 3))
+train = tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=tf.train.get_or_create_global_step())
+
+
+class Hook(BASE):
+    def begin(self):
+        self.losses, self.steps = [], 0
+
+    def before_run(self, context):
+        return tf.train.SessionRunArgs(loss)
+
+    def after_run(self, context, values):
+        BODY
+
+
+with tf.train.MonitoredTrainingSession(hooks=[Hook()]) as sess:
+    while not sess.should_stop():
+        sess.run(train)
+"""
+
+
+@pytest.mark.parametrize("base", ["tf.train.SessionRunHook", "tf.estimator.SessionRunHook"])
+@pytest.mark.parametrize(
+    ("body", "doubted"),
+    [("self.losses.append(values.results)", True), ("self.steps += 1", True), ("context.session.graph", False)],
+)
+def test_what_a_hook_of_the_script_keeps_of_the_runs_that_it_sees_is_doubted(base, body, doubted) -> None:
+    doubts = port(HOOKED.replace("BASE", base).replace("BODY", body)).doubts
+    assert ("sees this rank's runs alone" in " ".join(d.why for d in doubts)) is doubted
+    assert "may-hang" not in [d.name for d in doubts]

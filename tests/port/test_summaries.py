@@ -79,3 +79,64 @@ def test_a_number_that_is_put_into_a_summary_by_hand_is_the_mean_over_the_ranks(
     text, doubted = summarised(lines.format("mean"))
     assert value.format("dl.average(mean)") in text
     assert not doubted
+
+
+def test_a_summary_of_every_step_stands_at_the_serial_one() -> None:
+    assert (
+        "writer.add_summary(summary, dl.serial_steps(step + 1) - 1)"
+        in port(NET + "    writer.add_summary(summary, step)\n").text
+    )
+
+
+CURVES = """
+import tensorflow as tf
+from tensorflow import keras
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+opt, loss_of = keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+writer = tf.summary.create_file_writer("logs")
+with writer.as_default():
+    for step, (x, y) in enumerate(tf.data.Dataset.from_tensor_slices((xs, ys)).shuffle(96).batch(8)):
+        with tf.GradientTape() as tape:
+            out = model(x)
+            loss = loss_of(y, out)
+        opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        tf.summary.scalar("loss", loss, step=opt.iterations)
+        tf.summary.histogram("out", out, step=opt.iterations)
+        print(step, loss.numpy())
+"""
+
+
+def test_curves_of_every_step_are_of_all_ranks_at_the_serial_steps() -> None:
+    text = port(CURVES).text
+    assert 'tf.summary.scalar("loss", dl.average(loss), step=dl.serial_steps(opt.iterations))' in text
+    assert 'tf.summary.histogram("out", out, step=dl.serial_steps(opt.iterations))' in text
+    assert "print(step, dl.average(loss.numpy()))" in text
+
+
+@pytest.mark.parametrize(
+    ("how", "number"), [("'none'", False), ("keras.losses.Reduction.NONE", False), ("'sum'", True)]
+)
+def test_a_loss_object_of_keras_returns_one_number_but_where_it_is_told_not_to(how, number) -> None:
+    text = port(CURVES.replace("from_logits=True", f"from_logits=True, reduction={how}")).text
+    assert ("dl.average(loss.numpy())" in text) is number
+
+
+def test_curves_of_pytorch_stand_at_the_serial_steps_too() -> None:
+    text = port(
+        """import torch
+from torch.utils.tensorboard import SummaryWriter
+model, writer = torch.nn.Linear(4, 1), SummaryWriter("logs")
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for step, x in enumerate(torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)):
+    opt.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    opt.step()
+    writer.add_scalar("loss", loss.item(), step)
+    writer.add_histogram("weight", model.weight, step)
+    print(step, loss.item())
+"""
+    ).text
+    assert 'writer.add_scalar("loss", dl.average(loss.item()), dl.serial_steps(step + 1) - 1)' in text
+    assert 'writer.add_histogram("weight", model.weight, dl.serial_steps(step + 1) - 1)' in text
+    assert "print(step, dl.average(loss.item()))" in text

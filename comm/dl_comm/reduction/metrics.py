@@ -24,7 +24,15 @@ def state_of(metric: Any) -> list[Any]:
     """Return what a metric's variables hold, as arrays; of several metrics one list each."""
     if isinstance(metric, (Mapping, list, tuple)):
         return [state_of(each) for each in _held(metric)]
-    return [np.array(variable) for variable in metric.variables]
+    return [_value(variable) for variable in metric.variables]
+
+
+def _value(variable: Any) -> Any:
+    """Return what ``variable`` holds as an array, or as a tensor inside a ``tf.function``."""
+    try:
+        return np.array(variable)
+    except NotImplementedError:
+        return variable.value() if callable(variable.value) else variable.value
 
 
 def put_state(metric: Any, state: list[Any]) -> Any:
@@ -34,5 +42,5 @@ def put_state(metric: Any, state: list[Any]) -> Any:
             put_state(each, own)
         return metric
     for variable, value in zip(metric.variables, state, strict=True):
-        variable.assign(np.asarray(value).astype(np.array(variable).dtype))
+        variable.assign(value if hasattr(value, "graph") else np.asarray(value).astype(np.array(variable).dtype))
     return metric

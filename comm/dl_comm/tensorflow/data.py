@@ -67,6 +67,9 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
     if isinstance(data, Iterator):
         return note(iterator_shard(data, get_rank(), n), Layout("batches"))
     if tf.is_tensor(data) and not hasattr(data, "numpy"):
+        if data.op.type == "Range":  # what a loop inside a tf.function counts
+            count = tf.shape(data)[0]
+            return tf.gather(data, (tf.range(-(-count // n)) * n + get_rank()) % count)
         raise TypeError("shard() got a tensor of a graph, which is one batch; give it the tf.data.Dataset behind it")
     if callable(data) and not hasattr(data, "shape"):
         return shard_calls(data, get_rank(), n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -41,6 +42,7 @@ _HIDDEN = {
     "optimizer.bfgs_minimize": "a loop with tape.gradient() and optimizer.apply_gradients()",
 }
 _COMPUTED = (cst.Call, cst.BinaryOperation, cst.UnaryOperation)
+_HOOK = re.compile(r"\.(\w+Hook|SessionRun\w+)$")  # of any session, under the name of estimators, too
 _FITS = ("fit", "fit_generator", "train_on_batch")
 
 
@@ -66,7 +68,8 @@ class TensorFlowFacts(Facts):
 def style_of(script: Script) -> Style | None:
     """Return how a script trains with TensorFlow; None where it has neither tape, session nor Estimator."""
     names = {plain(script.name_of(n)) for n in script.nodes if isinstance(n, (cst.Name, cst.Attribute))}
-    if any(n.startswith(("tensorflow.estimator.", "tensorflow.contrib.learn.Estimator")) for n in names):
+    made = [n for n in names if not _HOOK.search(n)]
+    if any(n.startswith(("tensorflow.estimator.", "tensorflow.contrib.learn.Estimator")) for n in made):
         return "estimator"
     if names & set(SESSIONS) or any(n.endswith(".managed_session") for n in names):
         return "session"

@@ -15,6 +15,7 @@ _COUNTS = (
     "builtins.range",
     "numpy.arange",
     "torch.arange",
+    "tensorflow.range",
     "itertools.count",
     "tqdm.trange",
     "tqdm.auto.trange",

@@ -20,7 +20,7 @@ from dlrun.port.placement import torch as placement
 from dlrun.port.program.script import walk
 from dlrun.port.steps.counts import keras_annealing, keras_schedules, moving
 from dlrun.port.steps.counts.bounds import sources
-from dlrun.port.steps.counts.keras_loops import bound, turns
+from dlrun.port.steps.counts.keras_loops import bound, in_strides, shared, turns
 from dlrun.port.steps.gradients import keras_doubts
 from dlrun.port.steps.metrics import coupled, local_variables, quotients
 from dlrun.port.steps.metrics.divergence import own_generators
@@ -213,7 +213,8 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         for loop in (turns(facts, loop) for loop in facts.loops)
         if isinstance(loop, cst.For) and bound(facts, loop) is not None
     ]
-    yield from (told := list(keras_schedules.keras(facts, counting)))
+    counting += [over for over in facts.dealt if counts_too(facts.flow, over) and not in_strides(facts, over)]
+    yield from (told := list(keras_schedules.keras(facts, counting, list(shared(facts)))))
     followed = {edit.node for edit in told if isinstance(edit, Edit)}
     yield from keras_annealing.keras(facts, keras_schedules.batches(facts, counting), followed)
     yield from moving.keras(facts)

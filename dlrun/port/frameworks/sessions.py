@@ -142,6 +142,30 @@ def logged(facts: TensorFlowFacts) -> Iterator[Doubt]:
             return
 
 
+def hooked(facts: TensorFlowFacts) -> Iterator[Doubt]:
+    """Yield a doubt where a hook of the script keeps, counts or shows what it sees of a session's runs."""
+    hooks = [cls for cls in facts.script.of(cst.ClassDef) if _is_hook(facts, cls)]
+    for method in (facts.flow.method(cls, "after_run") for cls in hooks if not facts.full_batch):
+        params = [p.name.value for p in method.params.params] if method is not None else []
+        if method is None or len(params) < 3:
+            continue
+        reads = any(isinstance(n, cst.Name) and n.value == params[2] for n in walk(method.body))
+        counts = (n.target for n in walk(method.body) if isinstance(n, cst.AugAssign))
+        if reads or any(dotted(target).startswith(f"{params[0]}.") for target in counts):
+            yield Doubt(
+                method,
+                "sees this rank's runs alone, 1/n of the serial ones: what it keeps, counts and shows is rank 0's own",
+                "medium",
+                f"{facts.alias}.average() of numbers that it sees, where all ranks come by; {facts.alias}.steps() of "
+                "what it divides its count by",
+                name="unknown-placement",
+            )
+
+
+def _is_hook(facts: TensorFlowFacts, cls: cst.ClassDef) -> bool:
+    return any(base.endswith(".SessionRunHook") for base in facts.flow.bases(cls))
+
+
 def _is_own(facts: TensorFlowFacts, summary: cst.BaseExpression) -> bool:
     """Tell whether a run in training made ``summary`` of what it is fed, or of what the graph draws for itself."""
     gradients = facts.gradients

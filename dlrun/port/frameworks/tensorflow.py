@@ -15,7 +15,7 @@ from dlrun.port.placement import torch as placement
 from dlrun.port.program.script import dotted
 from dlrun.port.steps.broadcast import broadcast as torch_broadcast
 from dlrun.port.steps.broadcast import session_start
-from dlrun.port.steps.counts import hooks, keras_cadences, keras_schedules, moving, script_schedules
+from dlrun.port.steps.counts import changing_rates, hooks, keras_cadences, keras_schedules, moving, script_schedules
 from dlrun.port.steps.counts.counters import attributes, counters, variables
 from dlrun.port.steps.counts.step_rates import StepRates
 from dlrun.port.steps.counts.steps import at_times
@@ -233,6 +233,7 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from at_times(facts, {*counters(facts), *attributes(facts), *variables(facts)}, done)
     yield from keras_cadences.shown(facts, keras_schedules.batches(facts))
     yield from script_schedules.tensorflow(facts, done)
+    yield from changing_rates.compounded(facts, done, script_schedules.fed(facts))
     yield from moving.by_hand(facts, StepRates(facts, steps_so_far(facts), done), done)
     yield from hooks.tensorflow(facts, done)
 
@@ -263,6 +264,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from coupled.both(facts)
     yield from quotients.tensorflow(facts)
     yield from sessions.logged(facts)
+    yield from sessions.hooked(facts)
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
         yield from hooks.evaluated(facts) if not facts.keeps_steps else ()

@@ -21,11 +21,10 @@ from dlrun.port.placement.store import Method, Obj
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import Script, dotted, walk
 from dlrun.port.steps.counts import windows
-from dlrun.port.steps.counts.conditions import divided, is_one_less
-from dlrun.port.steps.counts.milestones import in_strides, passes_by, rest_of, serial, sets_any, updates
+from dlrun.port.steps.counts.conditions import divided, fewer, rests_of
+from dlrun.port.steps.counts.milestones import WHY, in_strides, passes_by, serial, sets_any, updates
 
 _RUNS = 3
-_WHY = "this counts serial steps, of which n ranks take 1/n"
 _FROM = (cst.GreaterThan, cst.GreaterThanEqual)
 _FLIPPED: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
     cst.Equal: cst.Equal,
@@ -53,17 +52,8 @@ def run_with(facts: ScriptFacts, shards: Shards) -> Interpreter:
 def edits(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
     """Divide the numbers that ``run`` was told to be cadences."""
     for cadence in run.shards.cadences.values():
-        yield Edit(cadence.node, _WHY, partial(_local, facts.alias, cadence))
-
-
-def _local(dl: str, cadence: Cadence, number: cst.BaseExpression) -> cst.BaseExpression:
-    """Return how ``number`` is written for this rank."""
-    last = cadence.every is not None and is_one_less(number, cadence.every)
-    if cadence.every is not None and not last:
-        return expression("torch/rest_of_steps", {"count": number, "every": cadence.every}, dl=dl)
-    if cadence.index or last:
-        return _last_step(dl, number)
-    return expression("torch/steps", {"count": number}, dl=dl)
+        at_last = Edit(cadence.node, WHY, partial(_last_step, facts.alias))
+        yield at_last if cadence.index else fewer(facts, cadence.node, WHY)
 
 
 def _last_step(dl: str, number: cst.BaseExpression) -> cst.BaseExpression:
@@ -97,7 +87,7 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
             place = _place(run, count)
             if how == "rest":
                 for n in _with_windows(facts, node, bodies, number):
-                    yield Cadence(n, every=next(iter(rest_of(facts.script, n)), None))
+                    yield Cadence(n)
             elif how == "from":
                 moved = {dotted(n) for side in (number, count) for n in walk(side)} - {""}
                 yield Cadence(number, repeats=sets_any(bodies, moved))
@@ -112,7 +102,7 @@ def _with_windows(
     if isinstance(facts, Facts):
         yield from serial(facts, bodies, number)
         return
-    yield number
+    yield from (number, *rests_of(facts.script, number))
     loop = next((up for up in facts.script.above(node) if isinstance(up, (cst.For, cst.While))), None)
     yield from windows.means(facts, loop, bodies, number) if loop is not None else ()
 

@@ -14,7 +14,7 @@ from dlrun.port.facts import ScriptFacts
 from dlrun.port.insert import statements
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.interpret.exits import Exit
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import dotted, walk
 
 _WHY = {
     "total": "sums over all ranks' samples",
@@ -37,6 +37,9 @@ class Line:
     since: bool
     exits: tuple[Exit, ...]
     bound: tuple[str, ...] = ()  # tests of whether its locations are there at all
+
+
+_MONITORED = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.\w*Monitored\w*Session$")
 
 
 class Reductions:
@@ -139,7 +142,28 @@ class Reductions:
             if isinstance(loop, cst.FunctionDef):  # behind the batches that Keras goes through
                 yield Edit(self._first_line(loop), why, before=tuple(after))
                 continue
-            yield Edit(loop, why, before=tuple(before), after=tuple(after))
+            place, first = self._left_by(loop)
+            yield Edit(loop, why, before=tuple(before), after=tuple(after) if place is loop else ())
+            if place is not loop:
+                yield Edit(place, why, before=tuple(after)) if first else Edit(place, why, after=tuple(after))
+
+    def _left_by(self, loop: cst.CSTNode) -> tuple[cst.CSTNode, bool]:
+        """Return what is left where ``loop`` ends by an exception, and whether it is before that that a line comes by.
+
+        The block of a monitored session swallows that all is read; where more stands in it the loop ends by itself.
+        What catches the end of a ``while True`` begins where that ends.
+        """
+        block = self.facts.script.parents.get(loop)
+        around = self.facts.script.parents.get(block) if isinstance(block, cst.IndentedBlock) else None
+        if not isinstance(block, cst.IndentedBlock) or block.body[-1] is not loop:
+            return loop, False
+        if isinstance(around, cst.Try) and around.body is block and len(around.handlers) == 1 and _endless(loop):
+            lines = around.handlers[0].body.body
+            return (lines[0], True) if isinstance(lines[0], cst.BaseStatement) else (around, False)
+        items = around.items if isinstance(around, cst.With) else ()
+        opened = [item.item.func for item in items if isinstance(item.item, cst.Call)]
+        held = any(_MONITORED.search(self.facts.script.name_of(made)) for made in opened)
+        return (around, False) if around is not None and held else (loop, False)
 
     def _returns(self, line: cst.CSTNode) -> bool:
         """Tell whether nothing can stand behind a line: ``return model.fit(x, y)``."""
@@ -269,3 +293,12 @@ def _text(made: Exit) -> str:
 
 
 __all__ = ["Reductions", "dotted"]
+
+
+def _endless(loop: cst.CSTNode) -> bool:
+    """Tell whether ``loop`` is a ``while True`` that nothing leaves but an exception."""
+    return (
+        isinstance(loop, cst.While)
+        and (dotted(loop.test) == "True" or (isinstance(loop.test, cst.Integer) and loop.test.value != "0"))
+        and not any(isinstance(n, (cst.Break, cst.Return)) for n in walk(loop.body))
+    )

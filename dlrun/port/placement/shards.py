@@ -12,13 +12,11 @@ import libcst as cst
 class Cadence:
     """A number of serial steps, and how this rank's is written: as a count, or as the number of an iteration.
 
-    ``every`` is of what it is the rest that is asked for; ``repeats`` tells whether what it lets run comes as often as
-    in the serial script.
+    ``repeats`` tells whether what it lets run comes as often as in the serial script.
     """
 
     node: cst.BaseExpression
     index: bool = False
-    every: cst.BaseExpression | None = None
     repeats: bool = True
 
 

@@ -282,7 +282,7 @@ class Shown:
         number = self._multiplied(node)
         if number is not None and self._asked_around(sink, INDEX) == "serial_index":
             return [Wrap(number, "serial_index")]  # i * len(x), at the last of so many
-        asked = self._asked_around(sink, place)
+        asked = self._asked_around(sink, place) or (how if sink.curve else None)
         return [Wrap(node, asked)] if asked is not None else []
 
     def _multiplied(self, node: cst.BaseExpression) -> cst.BaseExpression | None:

@@ -10,6 +10,8 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.models.moving import of_numbers
+from dlrun.port.insert import expression
 from dlrun.port.placement.cadences import run_with
 from dlrun.port.placement.evaluation import evaluations
 from dlrun.port.placement.interpret import Interpreter
@@ -22,6 +24,7 @@ from dlrun.port.placement.values import Kind
 from dlrun.port.program.script import walk
 from dlrun.port.steps.counts import moving
 from dlrun.port.steps.metrics import step_logs
+from dlrun.port.steps.metrics.annealing import FOLLOWS, with_this
 
 
 def interpreted(facts: Facts) -> Interpreter:
@@ -44,6 +47,7 @@ def keras_numbers(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     shown = list(Shown(facts, run, reductions).edits())
     yield from reductions.edits()
     yield from _smoothed(facts, run)
+    yield from _begun(facts, run)
     yield from step_logs.keras(facts, run)
     yield from shown
 
@@ -52,6 +56,18 @@ def _smoothed(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit | Doubt]:
     """Let moving averages of what iterations find forget as in the serial run, n of whose iterations one stands for."""
     if not run.shards.parts:
         yield from moving.of_numbers(facts, partial(_decays, run), run.shards.divided)
+
+
+def _begun(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
+    """Let what such an average is divided by while it is young follow the serial steps: ``1 - 0.9 ** (i + 1)``."""
+    kept = [average.old for average in of_numbers(facts, partial(_decays, run)) if average.old is not None]
+    for power in facts.script.of(cst.BinaryOperation) if kept else ():
+        if isinstance(power.operator, cst.Power) and any(power.left.deep_equals(old) for old in kept):
+            for step in (n for n in walk(power.right) if isinstance(n, (cst.Name, cst.Attribute))):
+                places = {value.place for value in run.seen.get(step, ())}
+                if any(p.kind in (Kind.COUNT, Kind.INDEX) or (p.kind is Kind.RUN and p.counts) for p in places):
+                    so_far = with_this(facts, step)
+                    yield Edit(so_far, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
 
 
 def _decays(run: Interpreter, node: cst.CSTNode) -> bool:

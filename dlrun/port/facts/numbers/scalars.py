@@ -222,7 +222,7 @@ class Scalars:
         if name.startswith("tensorflow.") and of_tensorflow(self.flow, call, name, lambda node: self(node, depth)):
             return True
         if self._is_loss(call):
-            return not any(a.keyword and a.keyword.value in ("reduction", "reduce") for a in call.args)
+            return not any(map(_leaves_samples, call.args))
         returned = [r for t in self.flow.targets(call) for r in self.flow.returns(t)]
         return bool(returned) and all(self(r, depth) for r in returned)
 
@@ -232,8 +232,7 @@ class Scalars:
             return "loss" in name or name.endswith(("cross_entropy", "binary_cross_entropy_with_logits", "kl_div"))
         made = [o.node for o in self.flow.origins(call.func)]
         return self.kinds.of(call.func) == "loss" and not any(
-            isinstance(m, cst.Call) and any(a.keyword and a.keyword.value in ("reduction", "reduce") for a in m.args)
-            for m in made
+            isinstance(m, cst.Call) and any(map(_leaves_samples, m.args)) for m in made
         )
 
     def _of_binding(self, binding: Binding, depth: int) -> bool:
@@ -288,3 +287,11 @@ def _is_named(value: cst.BaseExpression) -> bool:
     """Tell whether ``value`` is the entry of a table under a text."""
     index = value.slice[0].slice if isinstance(value, cst.Subscript) and len(value.slice) == 1 else None
     return isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
+
+
+def _leaves_samples(arg: cst.Arg) -> bool:
+    """Tell whether a loss that is given ``arg`` may return a number of each sample: ``reduction="none"``."""
+    if arg.keyword is None or arg.keyword.value not in ("reduction", "reduce"):
+        return False
+    how = arg.value.raw_value if isinstance(arg.value, cst.SimpleString) else dotted(arg.value).rpartition(".")[2]
+    return not how.lower().startswith(("mean", "sum", "auto"))

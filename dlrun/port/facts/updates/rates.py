@@ -36,10 +36,22 @@ def changes(facts: ScriptFacts) -> Iterator[cst.CSTNode]:
             if facts.kinds.of_call(node) == "scheduler" or name.endswith(_CALLBACKS) or sets:
                 yield node
         elif isinstance(node, (cst.Assign, cst.AugAssign)):
-            for target in targets(node):
-                held = isinstance(target, cst.Attribute) and target.attr.value in _RATES
-                if is_groups_rate(facts, target) or (held and facts.kinds.is_optimizer(target.value)):  # type: ignore[attr-defined]
-                    yield node
+            yield from (node for target in targets(node) if holds_rate(facts, target))
+
+
+def given(facts: ScriptFacts) -> Iterator[cst.BaseExpression]:
+    """Yield what the rates that optimizers hold are set to: ``rate`` of ``opt.learning_rate.assign(rate)``."""
+    for node in changes(facts):
+        if isinstance(node, cst.Assign):
+            yield node.value
+        elif isinstance(node, cst.Call) and node.args and dotted(node.func).endswith(("assign", "set_value")):
+            yield node.args[-1].value
+
+
+def holds_rate(facts: ScriptFacts, target: cst.CSTNode) -> bool:
+    """Tell whether ``target`` is the rate that an optimizer holds: ``group["lr"]``, ``opt.learning_rate``."""
+    held = isinstance(target, cst.Attribute) and target.attr.value in _RATES
+    return is_groups_rate(facts, target) or (held and facts.kinds.is_optimizer(target.value))  # type: ignore[attr-defined]
 
 
 def targets(node: cst.Assign | cst.AugAssign) -> tuple[cst.CSTNode, ...]:

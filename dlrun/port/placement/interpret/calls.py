@@ -168,6 +168,7 @@ class Calls(Libraries):
             if isinstance(self.script.parents.get(node), cst.Expr) and not self.shards.kind(node.func):
                 self._sink(node, kept=True) if self.keep(Value(refs=frozenset([ref])), args, node) else None
             loss = ref.name.endswith(("Loss", "loss"))
+            loss = loss or (self.shards.kind(node.func) == "loss" and self.shards.number(node))
             if self._goes_by_own_steps(ref.site):
                 return Value(scalar=True)  # a schedule that goes by the local steps
             if self.shards.parts and loss and combine(given).kind is Kind.ENTRY:

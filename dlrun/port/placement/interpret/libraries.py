@@ -56,6 +56,7 @@ _LOSSES = (
     "kl_div",
     "nll",
 )
+_SHOWN = (Row.SHOWS, Row.CURVE, Row.AT_STEP)
 _CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
 _IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.CLEAR)
 _TRUTHS = ("builtins.any", "builtins.all", "builtins.bool")
@@ -307,10 +308,12 @@ class Libraries(Classes):
             return self.size() if batch and not (self.shards.parts and axis) else Value(SAME, scalar=True)
         if self.shards.runs and name == "save":
             return ANY  # with the count of this rank's steps, by which a run goes on: see ``frameworks/sessions``
+        if self.shards.runs and name == "should_stop":
+            return Value(scalar=True)  # shards are even: all ranks run out of batches together
         board = rules.of_object(_maker(receiver)) is Row.SHOWS
         alone = isinstance(self.script.parents.get(node), cst.Expr)
-        if (row is Row.SHOWS and (board or self.content(receiver).uniform)) or (board and alone):
-            self._sink(node)
+        if (row in _SHOWN and (board or self.content(receiver).uniform)) or (board and alone):
+            self._sink(node, row=row)
             return ANY
         if self._trains(name, receiver, args, given, node):
             return ANY
@@ -524,18 +527,26 @@ class Libraries(Classes):
         row = bool(places) and (not numbers or any(p.uniform for p in places))
         return Value(place, refs=value.refs, scalar=None if row else numbers, name="row" if row else "")
 
-    def _sink(self, node: cst.Call, kept: bool = False) -> None:
+    def _sink(self, node: cst.Call, kept: bool = False, row: Row | None = None) -> None:
         if self.recording:
             loop = self.loop if self.loop is not None else None
             inner = (node,) if self.playing or (loop is not None and loop.inner) else ()
             shows = tuple(arg.value for arg in node.args)
+            if row is Row.AT_STEP:
+                shows = tuple(part for part in shows if self._is_count(part))
             for part in (box for shown in shows for box in self._boxes(shown)):
                 for value in self.seen.get(part, [])[-1:]:
                     place = self.content(self.in_order(part, value))
                     if place != value.place or value.items:
                         self.note(part, self._held_in(value, place))
-            sink = Sink(node, shows, loop, (*self.diverged, *inner), kept, tuple(self.paces))
-            self.sinks.setdefault(node, []).append(sink)
+            curve = row in (Row.CURVE, Row.AT_STEP)
+            self.sinks.setdefault(node, []).append(
+                Sink(node, shows, loop, (*self.diverged, *inner), kept, curve, tuple(self.paces))
+            )
+
+    def _is_count(self, part: cst.BaseExpression) -> bool:
+        values = self.seen.get(part, ())[-1:]
+        return any(v.scalar and (v.place.kind in (Kind.COUNT, Kind.INDEX) or v.place.counts) for v in values)
 
 
 def _fields(template: str) -> list[str] | None:

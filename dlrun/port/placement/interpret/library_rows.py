@@ -222,6 +222,14 @@ class LibraryRows(Calls):
         self._sink(node)
         return ANY
 
+    def _row_curve(self, args: list[Value], node: cst.Call) -> Value:
+        self._sink(node, row=Row.CURVE)
+        return ANY
+
+    def _row_at_step(self, args: list[Value], node: cst.Call) -> Value:
+        self._sink(node, row=Row.AT_STEP)
+        return ANY
+
     def _row_progress(self, args: list[Value], node: cst.Call) -> Value:
         return ANY
 

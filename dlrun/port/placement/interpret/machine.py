@@ -61,6 +61,7 @@ class Sink:
     loop: Sharded | None
     diverged: tuple[cst.CSTNode, ...]
     kept: bool = False
+    curve: bool = False  # whether it shows at numbers of steps, which are the serial ones in all iterations
     paces: tuple[cst.BaseExpression, ...] = ()
 
 

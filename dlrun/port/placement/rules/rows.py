@@ -45,6 +45,8 @@ class Row(Enum):
     ATTRIBUTE = "reads or sets an attribute by its name"
     SHAPE = "sizes: alike on all ranks but for those of a batch"
     SHOWS = "shows, logs or writes what it is given"
+    CURVE = "shows a point of a curve, at a number of steps"
+    AT_STEP = "keeps what it is given for this rank's sake, at a number of steps"
     PROGRESS = "shows what it is given while it lasts: this rank's will do"
     CLOCK = "this rank's clock, process or memory"
     CHANCE = "draws random numbers"

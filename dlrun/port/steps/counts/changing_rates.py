@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
-from dlrun.port.facts.updates.rates import ENDS, is_groups_rate, sets_groups_rate
+from dlrun.port.facts.updates.rates import ENDS, given, holds_rate
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts.counters import each_update, innermost
@@ -27,14 +26,18 @@ def compound(facts: ScriptFacts, factor: cst.BaseExpression, why: str = MULTIPLI
     return Edit(factor, why, lambda node: expression("torch/compound", {"factor": node}, dl=facts.alias))
 
 
-def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+def compounded(
+    facts: Facts, divided: Collection[cst.CSTNode], fed: Iterable[cst.BaseExpression] = ()
+) -> Iterator[Edit | Doubt]:
     """Raise the factor that the rate is multiplied by at every update, and multiply what it grows or falls by.
 
     ``group["lr"] *= 0.999``, also by a name that is written there. Not so under a test with one of the counts that are
-    ``divided``, or with values of the training. A factor that changes is only doubted.
+    ``divided``, or with values of the training. A factor that changes is only doubted. ``fed`` are rates that sessions
+    are fed.
     """
+    written = (*given(facts), *(rate for _, rates in facts.by_hand for rate in rates), *fed)
     for node in facts.script.nodes:
-        if (found := change(facts, node)) is None or not _is_rate(facts, target_of(node)):
+        if (found := change(facts, node)) is None or not _is_rate(facts, target_of(node), written):
             continue
         by, adds = found
         if is_own(facts, by):
@@ -74,7 +77,7 @@ def _grown(facts: Facts, node: cst.CSTNode) -> Callable[[cst.BaseExpression], cs
 
     def more(by: cst.BaseExpression) -> cst.BaseExpression:
         steps = expression("torch/serial_steps", {"step": by}, dl=facts.alias)
-        if rule == "none" or not is_groups_rate(facts, target):
+        if rule == "none" or not holds_rate(facts, target):
             return steps
         return expression("torch/rate", {"lr": steps}, dl=facts.alias, rule=rule)
 
@@ -138,13 +141,16 @@ def change(facts: ScriptFacts, node: cst.CSTNode) -> tuple[cst.BaseExpression, b
     return None
 
 
-def _is_rate(facts: Facts, target: cst.CSTNode) -> bool:
-    """Tell whether ``target`` is a group's rate, or what one is set to as it is: ``group["lr"] = lr``.
+def _is_rate(facts: Facts, target: cst.CSTNode, written: Collection[cst.BaseExpression]) -> bool:
+    """Tell whether ``target`` is an optimizer's rate, or is ``written`` into one as it is: ``group["lr"] = lr``.
 
     Or the rate of an update by hand: ``w -= lr * w.grad``.
     """
-    if is_groups_rate(facts, target):
-        return True
+    return holds_rate(facts, target) or is_set(facts, target, written)
+
+
+def is_set(facts: ScriptFacts, target: cst.CSTNode, written: Collection[cst.BaseExpression]) -> bool:
+    """Tell whether ``target`` is a name, or an attribute, that is one of those ``written``."""
     if not isinstance(target, (cst.Name, cst.Attribute)):
         return False
     return any(
@@ -155,12 +161,5 @@ def _is_rate(facts: Facts, target: cst.CSTNode) -> bool:
             if isinstance(target, cst.Name)
             else facts.script.class_of(value) is facts.script.class_of(target)
         )
-        for value in _written(facts)
+        for value in written
     )
-
-
-@lru_cache(maxsize=1)
-def _written(facts: Facts) -> tuple[cst.BaseExpression, ...]:
-    """Return what groups' rates are set to, and the rates of updates by hand."""
-    groups = (n.value for n in facts.script.of(cst.Assign) if sets_groups_rate(facts, n))
-    return (*groups, *(rate for _, rates in facts.by_hand for rate in rates))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import libcst as cst
 
+from dlrun.port.edits import Edit
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.updates.rates import is_least
+from dlrun.port.insert import expression
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import Script, dotted, walk
 
 _RESTS = ("mod", "remainder", "fmod", "divmod")
 _UPDATES = ("apply_gradients", "apply", "minimize", "gradient", "backward", "step")
@@ -105,6 +108,53 @@ def divided(node: cst.BaseExpression) -> list[tuple[cst.BaseExpression, cst.Base
         return [(node.left, node.right)]
     rests = isinstance(node, cst.Call) and dotted(node.func).rsplit(".", 1)[-1] in _RESTS and len(node.args) == 2
     return [(node.args[0].value, node.args[1].value)] if isinstance(node, cst.Call) and rests else []
+
+
+def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CSTNode]) -> bool:
+    """Tell whether ``value`` is the number, from 0, of the last of some steps: 99 in ``step % 100 == 99``.
+
+    And 999 in ``step == 999``, where 1000 is one of the ``counts`` of steps.
+    """
+    up = script.parents[value]
+    if every := rest_of(script, value):
+        return any(is_one_less(value, number) for number in every)
+    equals = isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, cst.Equal)
+    test = script.parents[up] if equals else None
+    alone = isinstance(test, cst.Comparison) and not isinstance(test.left, cst.BinaryOperation)
+    return alone and any(is_one_less(value, number) for number in counts)
+
+
+def rest_of(script: Script, value: cst.CSTNode) -> list[cst.BaseExpression]:
+    """Return of what ``value`` is the rest that is asked for: 100 in ``step % 100 == 50``; none if it is none."""
+    up = script.parents[value]
+    equals = isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, (cst.Equal, cst.NotEqual))
+    test = script.parents[up] if equals else None
+    return [every for _, every in divided(test.left)] if isinstance(test, cst.Comparison) else []
+
+
+def rests_of(script: Script, every: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield the rests that are asked for of a division by the number ``every``: 50, 100 - 1, and 99, of 100."""
+    test = next((up for up in script.above(every) if isinstance(up, cst.Comparison)), None)
+    if test is None or not isinstance(every, cst.Integer) or not script.inside(every, test.left):
+        return
+    compared = test.comparisons[0].comparator
+    kept = divided(test.left) and isinstance(compared, cst.Integer) and compared.evaluated_value > 0  # == 50
+    found = [compared] if kept else walk(compared)
+    yield from (n for n in found if kept or n.deep_equals(every) or is_one_less(n, every))  # type: ignore[misc]
+
+
+def fewer(facts: ScriptFacts, value: cst.BaseExpression, why: str, counts: Collection[cst.CSTNode] = ()) -> Edit:
+    """Make ``value``, which counts serial steps, one of n ranks: ``dl.steps(100)``, ``dl.steps(100) - 1`` of 99.
+
+    Of 50 in ``step % 100 == 50`` what remains of ``dl.steps(100)``. ``counts`` are what else is divided.
+    """
+    alias, every = facts.alias, rest_of(facts.script, value)
+    if is_last(facts.script, value, counts):
+        count = cst.Integer(str(value.evaluated_value + 1))  # type: ignore[attr-defined]
+        return Edit(value, why, lambda _: expression("torch/last_step", {"count": count}, dl=alias))
+    if every:
+        return Edit(value, why, lambda n: expression("torch/rest_of_steps", {"count": n, "every": every[0]}, dl=alias))
+    return Edit(value, why, lambda n: expression("torch/steps", {"count": n}, dl=alias))
 
 
 def is_apart(flow: Flow, body: cst.CSTNode) -> bool:

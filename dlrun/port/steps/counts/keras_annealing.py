@@ -12,6 +12,7 @@ from dlrun.port.facts.numbers.computed import Tells, computed
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts import keras_cadences, keras_phases
+from dlrun.port.steps.counts.conditions import fewer, rests_of
 from dlrun.port.steps.counts.counters import is_one
 from dlrun.port.steps.counts.keras_phases import bodies
 from dlrun.port.steps.metrics import ramps
@@ -57,7 +58,7 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
 
     paced = keras_phases.cadences(facts, reads)
     for every in (n for n in paced if n not in divided):
-        yield Edit(every, _BETWEEN, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))
+        yield from (fewer(facts, n, _BETWEEN) for n in (every, *rests_of(script, every)))
     divided = {*divided, *paced, *(n for count in paced.values() for n in walk(count))}
     found: dict[cst.CSTNode, None] = {}
     for value in (*_weights(facts, reads), *_chances(facts), *_put(facts)):

@@ -10,9 +10,8 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.numbers.computed import Tells
-from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, dotted, walk
-from dlrun.port.steps.counts.conditions import asked, divided
+from dlrun.port.steps.counts.conditions import asked, divided, fewer, rests_of
 from dlrun.port.steps.counts.keras_schedules import number_of_batch, of_batches
 from dlrun.port.steps.counts.update_counts import bare
 
@@ -36,7 +35,7 @@ def keras(facts: KerasFacts, counts: Tells) -> Iterator[Edit | Doubt]:
         if any(isinstance(n, cst.SimpleString) for n in made):
             continue  # "epoch"
         if all(isinstance(n, (cst.Integer, cst.BinaryOperation)) for n in made):
-            yield _divided(facts, every)
+            yield fewer(facts, every, _WHY)
         else:
             code = facts.script.code(every)
             yield Doubt(
@@ -51,11 +50,7 @@ def keras(facts: KerasFacts, counts: Tells) -> Iterator[Edit | Doubt]:
 def shown(facts: ScriptFacts, counts: Tells) -> Iterator[Edit]:
     """Divide likewise after how many batches each the script's own callbacks save or show something."""
     for every in dict.fromkeys(_of_callbacks(facts, counts)):
-        yield _divided(facts, every)
-
-
-def _divided(facts: ScriptFacts, every: cst.BaseExpression) -> Edit:
-    return Edit(every, _WHY, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))
+        yield fewer(facts, every, _WHY)
 
 
 def _of_savers(facts: KerasFacts) -> Iterator[cst.BaseExpression]:
@@ -72,12 +67,13 @@ def _of_callbacks(facts: ScriptFacts, counts: Tells) -> Iterator[cst.BaseExpress
     for node in facts.script.of(cst.If):
         if not of_batches(facts, node):
             continue
-        rests = {every for n in walk(node.test) if isinstance(n, cst.BaseExpression) for _, every in divided(n)}
+        paces = {every for n in walk(node.test) if isinstance(n, cst.BaseExpression) for _, every in divided(n)}
         for count, every in asked(facts.flow, node.test):
             told = bare(facts, count)
             seen = counts(told) or dotted(told).endswith("optimizer.iterations") or _is_number(facts, told)
-            if every in rests and seen:
+            if every in paces and seen:
                 yield every
+                yield from rests_of(facts.script, every)
 
 
 def _is_number(facts: ScriptFacts, node: cst.CSTNode) -> bool:

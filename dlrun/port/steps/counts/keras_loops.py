@@ -33,6 +33,12 @@ def bound(facts: KerasFacts, loop: cst.For | cst.CompFor) -> cst.BaseExpression 
     return plain[min(1, len(plain) - 1)] if plain else None
 
 
+def in_strides(facts: KerasFacts, loop: cst.For) -> bool:
+    """Tell whether ``loop`` counts in steps of more than one, or none are seen: ``range(0, n, 8)``."""
+    call = Iterated(facts.flow).of(loop)
+    return not isinstance(call, cst.Call) or len(call.args) > 2
+
+
 def turns(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While | cst.CompFor:
     """Return the loop that counts steps: the innermost, but for one that trains only a part, as a GAN's critic.
 

@@ -11,12 +11,13 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.numbers.computed import Tells, reaching
-from dlrun.port.facts.updates.rates import ORDER, changes, is_zero, reads_rate
+from dlrun.port.facts.updates.rates import ORDER, changes, given, holds_rate, is_zero, reads_rate
 from dlrun.port.insert import expression
 from dlrun.port.program.script import dotted, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.bounds import AFTER, compared
-from dlrun.port.steps.counts.changing_rates import compound
+from dlrun.port.steps.counts.changing_rates import change, compound, is_set, target_of
+from dlrun.port.steps.counts.conditions import fewer
 from dlrun.port.steps.counts.counters import is_one_more
 from dlrun.port.steps.counts.step_rates import StepRates, ways
 from dlrun.port.steps.counts.update_counts import bare
@@ -26,10 +27,11 @@ _ONCE = ("__init__", "on_train_begin")  # where an attribute gets a value that i
 _BATCH = re.compile(r"^on_(train_)?batch_(begin|end)$")
 
 
-def keras(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Iterator[Edit | Doubt]:
+def keras(facts: KerasFacts, loops: Sequence[cst.For] = (), shared: Sequence[cst.For] = ()) -> Iterator[Edit | Doubt]:
     """Tell the serial steps to callbacks that count batches, and set the rate by them.
 
-    ``loops`` are those whose iterations are divided, of which each trains on one batch.
+    ``loops`` are those whose iterations are divided, of which each trains on one batch; of ``shared`` each rank makes
+    1/n of the iterations.
 
     Before:
         class Ramp(keras.callbacks.Callback):
@@ -59,17 +61,8 @@ def keras(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Iterator[Edit | D
     given = [found.node for found in (*keras_rate.assigned(facts), *keras_rate.resets(facts))]
     rates = StepRates(facts, counts, own)
     yield from rates.told(way for n in given if isinstance(n, cst.BaseExpression) for way in ways(facts, n))
-    for node in changes(facts):
-        value = node.args[-1].value if isinstance(node, cst.Call) and node.args else getattr(node, "value", None)
-        here = script.function_of(node)
-        again = isinstance(node, cst.AugAssign) or (
-            isinstance(value, cst.BaseExpression)
-            and any(script.function_of(read) is here for read in reads_rate(facts, value))
-        )
-        if not again or not of_batches(facts, node):
-            continue
-        factor = _factor(facts, node if isinstance(node, cst.AugAssign) else value)
-        if factor is not None and is_plain(facts, factor, node):
+    for node, factor in _of_the_one_before(facts, shared):
+        if factor is not None:
             yield compound(facts, factor)
         else:
             yield Doubt(
@@ -79,6 +72,43 @@ def keras(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Iterator[Edit | D
                 "high",
                 f"{facts.alias}.compound(factor)",
             )
+
+
+def _of_the_one_before(
+    facts: KerasFacts, loops: Sequence[cst.For]
+) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression | None]]:
+    """Yield what makes a rate of the one before at every batch, and the factor, if it is by one that does not change.
+
+    The rate that an optimizer holds; around train_on_batch() also a name that it is set to: ``rate *= 1.1``.
+    """
+    script = facts.script
+    for node in changes(facts):
+        value = node.args[-1].value if isinstance(node, cst.Call) and node.args else getattr(node, "value", None)
+        here = script.function_of(node)
+        again = isinstance(node, cst.AugAssign) or (
+            isinstance(value, cst.BaseExpression)
+            and any(script.function_of(read) is here for read in reads_rate(facts, value))
+        )
+        if again and of_batches(facts, node):
+            factor = _factor(facts, node if isinstance(node, cst.AugAssign) else value)
+            yield node, factor if factor is not None and is_plain(facts, factor, node) else None
+    written = tuple(given(facts))
+    for loop in loops:
+        for node in walk(loop.body):
+            found = change(facts, node)
+            around = next((up for up in script.above(node) if isinstance(up, (cst.For, cst.While))), None)
+            if found is not None and around is loop:
+                target = target_of(node)
+                if holds_rate(facts, target) or is_set(facts, target, written):
+                    yield node, found[0] if not found[1] and _is_kept(facts, found[0], loop) else None
+
+
+def _is_kept(facts: KerasFacts, factor: cst.BaseExpression, loop: cst.For) -> bool:
+    """Tell whether ``factor`` is the same in all iterations of ``loop``, and no test decides whether it is used."""
+    script = facts.script
+    tested = any(isinstance(up, cst.If) and script.inside(up, loop.body) for up in script.above(factor))
+    names = [n for n in walk(factor) if isinstance(n, cst.Name) and n in script.scopes]
+    return not tested and not any(script.inside(b.node, loop) for n in names for b in script.bindings_of(n))
 
 
 def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
@@ -92,12 +122,7 @@ def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
             ]
             around = [node.test, node.body]
             stages += [part for every in stages for part in windows.means(facts, loop, around, every)]
-            for stage in stages:
-                yield Edit(
-                    stage,
-                    "it counts batches, and each rank sees 1/n of them",
-                    lambda n: expression("torch/steps", {"count": n}, dl=facts.alias),
-                )
+            yield from (fewer(facts, stage, "it counts batches, and each rank sees 1/n of them") for stage in stages)
 
 
 def batches(facts: ScriptFacts, loops: Sequence[cst.For] = ()) -> Tells:

@@ -13,12 +13,13 @@ from dlrun.port.facts.taint import losses
 from dlrun.port.facts.updates.rates import ORDER, changes
 from dlrun.port.program.script import Script, added, calls_method, dotted, walk
 from dlrun.port.steps.counts import windows
-from dlrun.port.steps.counts.conditions import asked, divided, goes_on, is_one_less, skipped
+from dlrun.port.steps.counts.conditions import asked, goes_on, rests_of, skipped
 from dlrun.port.steps.counts.counters import Counters, each_update, held, innermost, is_one, position_of, tells
 from dlrun.port.steps.counts.counts import all_samples, from_length
 from dlrun.port.steps.counts.step_rates import set_by_hand
 from dlrun.port.steps.counts.update_counts import bare, steps_so_far
 
+WHY = "this counts serial steps, of which n ranks take 1/n"
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
 
@@ -93,28 +94,6 @@ def in_strides(facts: ScriptFacts) -> Iterator[tuple[cst.BaseExpression, cst.Bas
                 yield test, count, strides[dotted(count)]
 
 
-def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CSTNode]) -> bool:
-    """Tell whether ``value`` is the number, from 0, of the last of some steps: 99 in ``step % 100 == 99``.
-
-    And 999 in ``step == 999``, where 1000 is one of the ``counts`` of steps.
-    """
-    up = script.parents[value]
-    if every := rest_of(script, value):
-        return any(is_one_less(value, number) for number in every)
-    equals = isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, cst.Equal)
-    test = script.parents[up] if equals else None
-    alone = isinstance(test, cst.Comparison) and not isinstance(test.left, cst.BinaryOperation)
-    return alone and any(is_one_less(value, number) for number in counts)
-
-
-def rest_of(script: Script, value: cst.CSTNode) -> list[cst.BaseExpression]:
-    """Return of what ``value`` is the rest that is asked for: 100 in ``step % 100 == 50``; none if it is none."""
-    up = script.parents[value]
-    equals = isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, (cst.Equal, cst.NotEqual))
-    test = script.parents[up] if equals else None
-    return [every for _, every in divided(test.left)] if isinstance(test, cst.Comparison) else []
-
-
 def serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     """Yield ``number``, where it counts serial steps, and the places in its test and in ``bodies`` that use it."""
     if not _of_all(facts, number):
@@ -123,11 +102,7 @@ def serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) 
         yield number
         named = facts.script.code(number) if dotted(number) or _is_entry(number) else ""
         asked = next((up for up in facts.script.above(number) if isinstance(up, cst.Comparison)), None)
-        if asked is not None and isinstance(number, cst.Integer) and facts.script.inside(number, asked.left):
-            compared = asked.comparisons[0].comparator
-            kept = divided(asked.left) and isinstance(compared, cst.Integer) and compared.evaluated_value > 0  # == 50
-            rests = [compared] if kept else walk(compared)  # 100 - 1, and 99, of 100
-            yield from (n for n in rests if kept or n.deep_equals(number) or is_one_less(n, number))  # type: ignore[misc]
+        yield from rests_of(facts.script, number)
         part = facts.script.parents[number]
         if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.FloorDivide):  # saved = step // 200
             yield from (

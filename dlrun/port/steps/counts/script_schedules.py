@@ -139,22 +139,24 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
             step.assign_add(1)
             opt.lr.assign(0.1 * tf.minimum(1.0, dl.serial_steps(step) / 100))
     """
-    script = facts.script
-    given = [rate for call in facts.optimizers for rate in schedules.rates_of(facts, call)]
-    given += [found.node for found in keras_rate.assigned(facts) if isinstance(found.node, cst.BaseExpression)]
     so_far, named = steps_so_far(facts), tells(facts, numbers(facts, {*counters(facts), *attributes(facts)}))
     rates = StepRates(
         facts, lambda n: so_far(n) or named(n), divided, lambda node: schedules.follows_steps(facts, node)
     )
-    held = rates.computed(*given).nodes
-    named_so = {script.code(node) for node in held if isinstance(node, (cst.Name, cst.Attribute))}
-    given += [
-        value
-        for key, value in facts.fed
-        if script.code(key) in named_so
-        or any(o.node in held for o in facts.flow.origins(key) if isinstance(o.node, cst.Call))
-    ]
-    yield from rates.told(way for value in given for way in ways(facts, value))
+    given = [rate for call in facts.optimizers for rate in schedules.rates_of(facts, call)]
+    given += [found.node for found in keras_rate.assigned(facts) if isinstance(found.node, cst.BaseExpression)]
+    yield from rates.told(way for value in (*given, *fed(facts, given)) for way in ways(facts, value))
+
+
+def fed(facts: TensorFlowFacts, given: Iterable[cst.BaseExpression] = ()) -> Iterator[cst.BaseExpression]:
+    """Yield what sessions feed as the rates of optimizers, or as what the rates ``given`` are made of."""
+    made = [rate for call in facts.optimizers for rate in schedules.rates_of(facts, call)]
+    held = computed(facts.flow, [*made, *given]).nodes
+    named = {facts.script.code(node) for node in held if isinstance(node, (cst.Name, cst.Attribute))}
+    for key, value in facts.fed:
+        calls = (o.node for o in facts.flow.origins(key) if isinstance(o.node, cst.Call))
+        if facts.script.code(key) in named or any(call in held for call in calls):
+            yield value
 
 
 def once(facts: TensorFlowFacts, counts: Iterable[Edit]) -> list[Edit]:

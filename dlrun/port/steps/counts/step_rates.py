@@ -38,7 +38,7 @@ class StepRates:
         self.counts = counts
         self.skips = skips
         self.divided = set(divided)
-        loops = getattr(facts, "loops", ())
+        loops = (*getattr(facts, "loops", ()), *getattr(facts, "dealt", ()))
         self.around = {facts.script.function_of(loop) for loop in loops}
 
     def told(self, values: Iterable[cst.BaseExpression]) -> Iterator[Edit | Doubt]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from functools import partial
 
 import libcst as cst
 
@@ -23,6 +22,7 @@ from dlrun.port.steps.counts import (
     unseen_schedules,
 )
 from dlrun.port.steps.counts.bounds import bars, bounds, lasts
+from dlrun.port.steps.counts.conditions import fewer
 from dlrun.port.steps.counts.counters import Counters, attributes, batches_before, counters, tells
 from dlrun.port.steps.counts.counts import all_samples, is_own, of_an_epoch
 from dlrun.port.steps.counts.step_rates import StepRates
@@ -116,28 +116,14 @@ def _before(facts: Facts, known: Counters, done: set[cst.CSTNode]) -> Iterator[E
 
 def at_times(facts: Facts, known: Counters, done: set[cst.CSTNode]) -> Iterator[Edit]:
     """Divide the counts at which the rate changes, or the script saves or decides; they are ``done`` then."""
-
-    def divide(node: cst.BaseExpression) -> cst.BaseExpression:
-        return expression("torch/steps", {"count": node}, dl=facts.alias)
-
-    def last_step(node: cst.BaseExpression) -> cst.BaseExpression:
-        count = cst.Integer(str(node.evaluated_value + 1))  # type: ignore[attr-defined]
-        return expression("torch/last_step", {"count": count}, dl=facts.alias)
-
-    def rest(every: cst.BaseExpression, node: cst.BaseExpression) -> cst.BaseExpression:
-        return expression("torch/rest_of_steps", {"count": node, "every": every}, dl=facts.alias)
-
     yield from _before(facts, known, done)
     counts = set(done)
     for value in milestones.torch(facts, known):
         parts = milestones.beside(facts, value, lambda part: _is_divided(facts, part, done))
         for part in parts or [value]:
             if not _is_divided(facts, part, done) and not any(facts.script.inside(n, part) for n in done):
-                kept = [partial(rest, every) for every in milestones.rest_of(facts.script, part)]
-                last = milestones.is_last(facts.script, part, counts)
                 done.add(part)
-                why = "this counts serial steps, of which n ranks take 1/n"
-                yield Edit(part, why, last_step if last else kept[0] if kept else divide)
+                yield fewer(facts, part, milestones.WHY, counts)
 
 
 def _counts(facts: Facts) -> list[tuple[cst.BaseExpression, str]]:
