@@ -47,7 +47,7 @@ def ported(loop: str, given: str = "loss.item()") -> str:
     return port(MADE.format(given=given) + loop).text
 
 
-LOCAL = pytest.mark.xfail(strict=True, reason="a loss that a training generator yields stays local, without a doubt")
+LOCAL = pytest.mark.xfail(strict=True, reason="a loss that a training generator yields in a dict is rank 0's: told")
 
 
 def test_a_loop_that_draws_updates_counts_them_and_shows_means() -> None:

@@ -97,7 +97,6 @@ def test_a_dict_of_numbers_alone_has_its_counts_made_serial():
     assert '"steps": dl.serial_steps(self.steps), "epoch": self.epoch}' in text
 
 
-@pytest.mark.xfail(strict=True, reason="a count that is loaded with get() is written to as an array: a crash")
 def test_a_count_that_is_asked_for_with_a_default_is_no_array():
     text = port(TRAINER.replace('state["steps"]\n', 'state.get("steps", 0)\n')).text
     assert "self.steps[...]" not in text

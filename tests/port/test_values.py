@@ -237,14 +237,9 @@ while step < 500:
             "dl.lr_scale(0.1 * (1 + math.cos(step / (9 * len(loader)))) / 2)",
         ),
         ("0.1 * (1 - step / (9 * len(loader)) / 2)", "dl.lr_scale(0.1 * (1 - step / (9 * len(loader)) / 2))"),
-        pytest.param(
+        (
             "0.1 * (min(step, 50) / 50) * (1 - step / (9 * len(loader)))",
-            "dl.lr_scale(0.1 * (min(step, 50) / dl.steps(50)) * (1 - step / (9 * len(loader))))",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="the cap in min(step, 50) stays a serial one, in this "
-                "line too: the factor is up to n times too large",
-            ),
+            "dl.lr_scale(0.1 * (min(step, dl.steps(50)) / dl.steps(50)) * (1 - step / (9 * len(loader))))",
         ),
     ],
 )
@@ -310,7 +305,7 @@ for x, y in loader:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="a number with a local random part sets the rate and ends the training: local, no doubt"
+    strict=True, reason="a number with a local random part sets the rate and ends the training: told, not averaged"
 )
 def test_what_decides_is_averaged_before_anything_else_takes_it():
     text = port(f"""from stopping import Stopper

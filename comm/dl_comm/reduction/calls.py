@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, ValuesView
 from typing import Any
 
 from dl_comm.ranks import get_nranks, is_worker, parts
@@ -143,7 +143,8 @@ class Reductions:
         return found[0] if len(found) == 1 else tuple(found)
 
     def reduced(self, values: Sequence[Any], op: str, over: Any) -> Sequence[Any]:
-        """Return the values reduced; themselves where there is nothing to exchange."""
+        """Return the values reduced; themselves where there is nothing to exchange. ``d.values()`` becomes a list."""
+        values = [list(value) if isinstance(value, ValuesView) else value for value in values]
         for value in values:
             check(value, self.tensors, NAMES[op])
         return values if not values or self.leaves_alone(over, op != "mean") else self.exchanged(values, op)

@@ -22,7 +22,7 @@ from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import Script, dotted, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import divided, fewer, rests_of
-from dlrun.port.steps.counts.milestones import WHY, in_strides, passes_by, serial, sets_any, updates
+from dlrun.port.steps.counts.milestones import WHY, passes_by, serial, sets_any, updates
 
 _RUNS = 3
 _FROM = (cst.GreaterThan, cst.GreaterThanEqual)
@@ -69,7 +69,6 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
     if run.shards.parts or run.shards.episodes:
         return
     made = {dotted(call.func.value) for call in run.losses if isinstance(call.func, cst.Attribute)} - {""}
-    strides = [test for test, _, _ in in_strides(facts)]
     for node in [n for n in run.seen if isinstance(n, (cst.Comparison, cst.BinaryOperation, cst.Call))]:
         if any(n in run.shards.divided or n in run.shards.counted for n in walk(node)):
             continue
@@ -77,8 +76,6 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
         if not found:
             continue
         bodies = governed(facts, run, node)
-        if any(facts.script.inside(node, test) for test in strides):
-            continue  # told: it may pass by the number
         if bodies is None or updates(facts, bodies) or sets_any(bodies, made):
             continue  # of several batches
         if any(n in run.shards.ramped for body in bodies for n in walk(body)):

@@ -29,6 +29,7 @@ from dlrun.port.placement.store import (
 )
 from dlrun.port.placement.values import (
     ANY,
+    BENT_COUNT,
     ENTRY,
     MIX,
     NOTHING,
@@ -240,6 +241,9 @@ class Libraries(Classes):
             return Value(Place(Kind.EXTREME, held.at, frozenset({row.name.lower()})), scalar=True)
         if row in (Row.MAX, Row.MIN) and len(args) == 2:
             sides = [replace(a, place=self.one_run(a) or self.content(a)) for a in args]
+            counted = [side.place.counts or side.place.kind in (Kind.COUNT, Kind.INDEX) for side in sides]
+            if any(counted) and all(side.place.uniform for side in sides) and not self.shards.parts:
+                return Value(combine(s.place for s in sides) if all(counted) else BENT_COUNT, scalar=True)
             for i, (run, other) in enumerate(((sides[0], sides[1]), (sides[1], sides[0]))):
                 if run.place.untouched and self.shards.parts and self.content(other).kind is Kind.ENTRY:
                     given = [a.value for a in node.args] if isinstance(node, cst.Call) else []
@@ -339,6 +343,8 @@ class Libraries(Classes):
         if self.shards.parts and base.kind is Kind.ENTRY and bent:
             return Value(parts.BENT if receiver.scalar else parts.LOCAL, scalar=receiver.scalar)
         place = combine([base, *(self.content(a) for a in given)])
+        if place.kind is Kind.SAME and row is Row.GET and len(args) == 2 and args[1].scalar:
+            return Value(scalar=True, reduced=self.serial(receiver))  # a number, as what is there where it is missing
         if place.kind is Kind.SAME or (place.kind is Kind.COUNT and name in ("fit", "fit_generator")):
             made = self.new("foreign", node, name=f".{name}")
             if name == "add_weight":  # of a layer, a model or a metric

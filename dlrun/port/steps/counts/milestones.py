@@ -77,20 +77,20 @@ def passes_by(facts: ScriptFacts, count: cst.CSTNode, number: cst.CSTNode) -> bo
 
 
 def in_strides(facts: ScriptFacts) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, cst.BaseExpression]]:
-    """Yield tests of counts that go up in strides: ``if i % k == 0: done += k``, and elsewhere ``if done % 100 == 0``.
+    """Yield tests for a number of counts that go up in strides: ``seen += len(x)``, and ``if seen % 100 == 0``.
 
     Each with the count and its stride. Of n ranks each makes 1/n of the strides, and may pass by the number.
     """
     strides: dict[str, cst.BaseExpression] = {}
     for loop in getattr(facts, "loops", ()):
-        for node, found in ((n, added(n)) for n in walk(loop.body)):
-            around = [up for up in facts.script.above(node) if isinstance(up, cst.If)] if found is not None else []
-            paces = [every for up in around for _, every in asked(facts.flow, up.test)]
-            if found is not None and not is_one(found[1]) and any(every.deep_equals(found[1]) for every in paces):
+        for found in (found for n in walk(loop.body) if (found := added(n)) is not None):
+            if not is_one(found[1]) and not isinstance(found[1], cst.UnaryOperation):
                 strides[dotted(found[0])] = found[1]
     for test in (n.test for n in facts.script.of(cst.If)) if strides else ():
-        for count, _ in asked(facts.flow, test):
-            if dotted(count) in strides:
+        for count, number in asked(facts.flow, test):
+            up = facts.script.parents[number]
+            bound = isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, ORDER)
+            if dotted(count) in strides and not bound:
                 yield test, count, strides[dotted(count)]
 
 

@@ -16,6 +16,7 @@ from dlrun.port.steps.rate import rate_tables
 
 TELLS_APART = (cst.Equal, cst.NotEqual, cst.In, cst.NotIn)
 _ALIKE = ("builtins.float", "builtins.int", "builtins.max", "builtins.min", "numpy.maximum", "numpy.minimum")
+_BOUNDS = ("min", "max", "minimum", "maximum", "clip", "clamp")
 _JOINS = (cst.Divide, cst.FloorDivide, cst.Subtract)
 
 
@@ -114,6 +115,10 @@ class StepRates:
                 sides = [node.left, node.right]
             case cst.Comparison() if len(node.comparisons) == 1:
                 sides = [node.left, node.comparisons[0].comparator]
+            case cst.Call() if self.facts.script.name_of(node.func).endswith(_BOUNDS):  # min(step, warm)
+                if any(self._is_count(arg.value) for arg in node.args):
+                    yield from (arg.value for arg in node.args if not self._steps(arg.value))
+                return
             case _:
                 return
         steps = [self._steps(side) for side in sides]
