@@ -146,3 +146,36 @@ def test_a_function_that_also_evaluates_adds_up_over_the_ranks_where_its_loader_
     text = port(RUN).text
     assert "    hit, said = dl.total(hit, said" in text
     assert "    print(precision, held)" in text
+
+
+@pytest.mark.parametrize(
+    ("begin", "add", "shown"),
+    [
+        ("args = argparse.Namespace(hit=0)", "vars(args)['hit'] += (said == y).sum().item()", "print(args.hit)"),
+        ("hit = 0", "globals()['hit'] += (said == y).sum().item()", "print(hit)"),
+        ("box = Box()", "box.__dict__['hit'] += (said == y).sum().item()", "print(box.hit)"),
+    ],
+)
+def test_what_is_added_to_a_name_by_its_text_is_of_all_ranks(tmp_path, begin: str, add: str, shown: str) -> None:
+    made = "import argparse\nclass Box:\n    def __init__(self):\n        self.hit = 0\n"
+    text = made + script(begin, add, shown, rate="0.0")
+    (tmp_path / "train.py").write_text(text)
+    ported = port(text)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert not ported.doubts and "dl.total(" in ported.text
+    assert started(tmp_path, ["dist.py"], 2) == started(tmp_path, ["train.py"])
+
+
+@pytest.mark.parametrize(
+    ("add", "shown", "told"),
+    [
+        ("seen.loc[0, 'a'] += each.mean().item()", "print(seen.loc[0, 'a'])", "seen.loc[0, 'a']"),
+        ("seen.loc[len(seen)] = [each.mean().item()]", "print(seen)", "seen"),
+        ("seen.loc[len(seen)] = [each.mean().item()]", "seen.to_csv('seen.csv')", "seen"),
+        ("seen.at[0, 'a'] = seen.at[0, 'a'] + 1", "print(seen.at[0, 'a'])", "seen.at[0, 'a']"),
+    ],
+)
+def test_what_a_librarys_table_keeps_by_place_is_told(add: str, shown: str, told: str) -> None:
+    ported = port("import pandas as pd\n" + script("seen = pd.DataFrame({'a': [0.0]})", add, shown))
+    doubts = [d.why.partition(":")[0] for d in ported.doubts if d.name == "unknown-placement"]
+    assert doubts == [told]

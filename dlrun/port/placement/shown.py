@@ -553,7 +553,8 @@ class Shown:
 
     def _unknown(self, node: cst.CSTNode, place: Place) -> Iterator[Doubt]:
         why = place.why
-        if (why or node) in self.doubted:
+        kept = getattr(why.node, "func", None) if why is not None else None  # told where it is given away
+        if (why or node) in self.doubted or kept in self.doubted:
             return
         self.doubted.add(why or node)
         text = self.script.code(node)

@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret.containers import Containers
 from dlrun.port.placement.store import CONTENT, PROPERTY, Bound, Class, Frame, Function, Method, Obj, key_of
-from dlrun.port.placement.values import ANY, Kind, Value, combine, join, joined, unknown
+from dlrun.port.placement.values import ANY, SAME, Kind, Value, combine, join, joined, unknown
 from dlrun.port.program.script import dotted, names_in, walk
 
 _DUNDERS: dict[type[Any], str] = {
@@ -223,7 +223,9 @@ class Classes(Containers):
             return Value(refs=frozenset([ref]), name="__dict__")
         if ref.kind == "instance" and not self.foreign_bases(ref.cls) and name not in _OBJECTS:
             return self._dynamic(ref, single, name, node)
-        return Value(refs=frozenset([Method(single, name)]))
+        held_by = self.content(single) if ref.kind == "foreign" else SAME
+        place = held_by if held_by.kind is Kind.UNKNOWN else SAME
+        return Value(place, refs=frozenset([Method(single, name)]))
 
     def _dynamic(self, ref: Obj, single: Value, name: str, node: cst.CSTNode) -> Value:
         """Return an attribute that ``__getattr__`` may make."""

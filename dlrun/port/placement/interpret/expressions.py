@@ -238,7 +238,21 @@ class Expressions(Machine):
 
     # -- entries and comprehensions --------------------------------------------------------------------------------
 
+    def namespace(self, node: cst.BaseExpression) -> Value | None:
+        """Return of what ``node`` holds the names: ``vars(args)``, ``self.__dict__``, ``globals()``; None of others."""
+        if isinstance(node, cst.Attribute) and node.attr.value == "__dict__":
+            return self.eval(node.value)
+        name = self.script.name_of(node.func) if isinstance(node, cst.Call) else ""
+        if name == "builtins.globals":
+            return Value(refs=frozenset([self.root(self.frame)]))
+        if name in ("builtins.vars", "builtins.locals") and isinstance(node, cst.Call):
+            return self.eval(node.args[0].value) if node.args else Value(refs=frozenset([self.frame]))
+        return None
+
     def _Subscript(self, node: cst.Subscript) -> Value:  # noqa: N802
+        if (space := self.namespace(node.value)) is not None:
+            key = self.index_of(node).const
+            return self.attribute(space, key, node) if isinstance(key, str) else ANY
         owner = self.in_order(node.value, self.eval(node.value))
         serial = False
         if self.loop is None and any(isinstance(e.slice, cst.Slice) for e in node.slice):

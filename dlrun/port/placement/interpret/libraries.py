@@ -332,6 +332,8 @@ class Libraries(Classes):
         if alone and not kind and self.keep(receiver, given, node):
             self._sink(node, kept=True)
         base = self.content(receiver)
+        if alone and base.kind is Kind.UNKNOWN and name.startswith("to_") and isinstance(node.func, cst.Attribute):
+            self._sink(node, of=node.func.value)  # a table's file
         if row is Row.STATISTIC and base.kind is Kind.ENTRY:
             return self._statistic(name, [receiver, *args], keywords, base)
         if self.shards.parts and row is Row.COUNTS and base.kind is Kind.ENTRY:
@@ -533,11 +535,13 @@ class Libraries(Classes):
         row = bool(places) and (not numbers or any(p.uniform for p in places))
         return Value(place, refs=value.refs, scalar=None if row else numbers, name="row" if row else "")
 
-    def _sink(self, node: cst.Call, kept: bool = False, row: Row | None = None) -> None:
+    def _sink(
+        self, node: cst.Call, kept: bool = False, row: Row | None = None, of: cst.BaseExpression | None = None
+    ) -> None:
         if self.recording:
             loop = self.loop if self.loop is not None else None
             inner = (node,) if self.playing or (loop is not None and loop.inner) else ()
-            shows = tuple(arg.value for arg in node.args)
+            shows = tuple(arg.value for arg in node.args) if of is None else (of,)
             if row is Row.AT_STEP:
                 shows = tuple(part for part in shows if self._is_count(part))
             for part in (box for shown in shows for box in self._boxes(shown)):

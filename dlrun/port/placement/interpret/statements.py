@@ -18,11 +18,12 @@ from dlrun.port.placement.store import (
     Frame,
     Function,
     Location,
+    Method,
     Obj,
     key_of,
 )
-from dlrun.port.placement.values import ANY, ENTRY, INDEX, SAME, Kind, Place, Value, combine, trimmed
-from dlrun.port.program.script import dotted
+from dlrun.port.placement.values import ANY, ENTRY, INDEX, SAME, Kind, Place, Value, combine, trimmed, unknown
+from dlrun.port.program.script import dotted, walk
 
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
 
@@ -246,12 +247,17 @@ class Statements(Loops):
         return value
 
     def _store(self, target: cst.Subscript, value: Value, source: cst.BaseExpression | None) -> None:
-        owner = self.array_of(target.value)
         index = self.index_of(target)
+        if isinstance(index.const, str) and (space := self.namespace(target.value)) is not None:
+            self.set_attribute(space, index.const, value, target)
+            return
+        owner = self.array_of(target.value)
         key = key_of(index.const)
         self._note_steering(index.const, value, source)
         self.note(target, value)
         for ref in owner.refs:
+            if isinstance(ref, Method):
+                self._store_by(ref, value, target, source)
             if not isinstance(ref, Obj):
                 continue
             if ref.kind == "instance" or (ref.cls is not None and self.member(ref.cls, "__setitem__") is not None):
@@ -264,6 +270,24 @@ class Statements(Loops):
             else:
                 value = self._guarded((ref, key or REST), value, source)
                 self.store_entry(ref, key, index, value, target)
+
+    def _store_by(self, by: Method, value: Value, target: cst.Subscript, source: cst.BaseExpression | None) -> None:
+        """Keep ``value`` by what a library's object offers for that: ``table.loc[len(table)] = loss``."""
+        owner, value = self.script.code(target.value), self.at_cadence(source, value)
+        again = source is not None and (
+            owner in self.script.code(source) or isinstance(self._line(target), cst.AugAssign)
+        )
+        root = next((n for n in walk(target.value) if isinstance(n, cst.Name)), target)
+        counts = again and not self.cadenced
+        if self.loop is None or self.shards.kind(root) or (self.content(value).uniform and not counts):
+            return
+        text = f"{owner}[] keeps what each rank stores there"
+        for ref in by.receiver.refs:
+            if isinstance(ref, Obj) and ref.kind == "foreign":
+                self.write((ref, CONTENT), Value(unknown(target, text, (ref, CONTENT))))
+
+    def _line(self, node: cst.CSTNode) -> cst.CSTNode:
+        return self.script.parents.get(node, node)
 
     def array_of(self, node: cst.BaseExpression) -> Value:
         """Return what a store into ``node`` changes: of an entry of an array, as ``cm[t]`` of ``cm``, the array."""
