@@ -47,7 +47,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
             if passes_by(facts, bare(facts, count), number):
                 continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
-            sets = sets and not (_is_every(facts, number) and updates(facts, bodies))
+            sets = sets and not (_is_every(facts, number) and updates(facts, bodies, elsewhere=False))
             if _of_all(facts, number) or sets or _acts(facts, node, bodies) or _is_cadence(facts, node, bodies, number):
                 yield from serial(facts, bodies, number)
 
@@ -230,22 +230,34 @@ def sets_any(bodies: list[cst.CSTNode], names: Collection[str]) -> bool:
     return False
 
 
-def updates(facts: ScriptFacts, bodies: list[cst.CSTNode]) -> bool:
-    """Tell whether running ``bodies`` makes an update, or a part of one: of several batches."""
+def updates(facts: ScriptFacts, bodies: list[cst.CSTNode], elsewhere: bool = True) -> bool:
+    """Tell whether running ``bodies`` makes an update, or a part of one: of several batches.
+
+    Without ``elsewhere``, functions that others call, too, are taken to evaluate here: ``step(x, train=False)``.
+    """
     steps = {step.node for step in getattr(facts, "steps", ())}
     return any(
         n in steps or calls_method(n, "zero_grad", "unscale_", "train_on_batch", "train_step")
         for body in bodies
         for each in facts.flow.bodies(body, 3)
+        if elsewhere or not _is_called_elsewhere(facts, each, bodies)
         for n in walk(each)
     )
+
+
+def _is_called_elsewhere(facts: ScriptFacts, body: cst.CSTNode, bodies: list[cst.CSTNode]) -> bool:
+    """Tell whether ``body`` is that of a function that is not only called in ``bodies``."""
+    function = facts.script.parents.get(body)
+    calls = facts.flow.callers(function) if isinstance(function, cst.FunctionDef) else []
+    return any(not any(facts.script.inside(call, each) for each in bodies) for call in calls)
 
 
 def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:
     """Tell whether ``bodies`` save or decide, beside the steps: a body that updates is one of several batches."""
     around = innermost(facts, node)
     trains = around in facts.loops or isinstance(around, cst.FunctionDef)
-    return trains and any(saves_or_decides(facts, body) for body in bodies) and not updates(facts, bodies)
+    acts = trains and any(saves_or_decides(facts, body) for body in bodies)
+    return acts and not updates(facts, bodies, elsewhere=False)
 
 
 def saves_or_decides(facts: ScriptFacts, node: cst.CSTNode) -> bool:
