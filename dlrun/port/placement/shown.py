@@ -126,7 +126,7 @@ class Shown:
             yield from self._shown(sinks)
         for count in self.run.restored:
             place = self._place(count)
-            if place.kind in (Kind.COUNT, Kind.INDEX) and count not in self.done:
+            if (place.kind in (Kind.COUNT, Kind.INDEX) or place.counts) and count not in self.done:
                 how = _COUNTED.get(power(place))
                 if how is not None:
                     yield self._edit(Wrap(count, how), "as many as the serial script counts")  # type: ignore[arg-type]

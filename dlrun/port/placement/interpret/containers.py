@@ -82,6 +82,8 @@ class Containers(Operators):
                 elif args and self.shards.parts and not self.shards.episodes:
                     args = [*args[:-1], self.row_of_parts(given, args[-1])]
                 self.grow(ref, self.at_cadence(given, args[-1]) if args else ANY)
+                if name in ("insert", "appendleft"):
+                    self._in_front(ref)
                 return ANY
             case Row.EXTEND:
                 self._extend(ref, args, node)
@@ -100,6 +102,12 @@ class Containers(Operators):
             case Row.KEYS:
                 return self._view(ref, self._keys(ref), node)
         return None
+
+    def _in_front(self, ref: Obj) -> None:
+        """Note that a list has got an entry that is not its last: those of all ranks are not gathered in that order."""
+        held = (self.state or {}).get((ref, GROWN))
+        if held is not None and held.place.kind is Kind.RUN and "fires" not in held.place.adds:
+            self.write((ref, GROWN), replace(held, place=replace(held.place, adds=held.place.adds | {"some"})))
 
     def row(self, node: cst.BaseExpression | None, entry: Value) -> Value:
         """Return a row that is kept for later, with the counts in it, beside other numbers, as the serial ones."""

@@ -26,6 +26,7 @@ from dlrun.port.placement.values import (
     join,
     joined,
     power,
+    trimmed,
     unknown,
 )
 from dlrun.port.program.script import dotted, names_in, walk
@@ -458,6 +459,7 @@ class Expressions(Machine):
         if grown and self.state is not None:
             held = self.state[grown[0]]
             place = self.grows(held.place, self.content(entry), entry.scalar)
+            place = trimmed(place) if left.name == "cut" else place
             self.write((made, GROWN), Value(self.in_some_order(place, made), refs=held.refs | entry.refs))
         else:
             self.write((made, REST), join(self.entries(left), entry))

@@ -60,6 +60,7 @@ _LOSSES = (
 _SHOWN = (Row.SHOWS, Row.CURVE, Row.AT_STEP)
 _CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
 _IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.CLEAR)
+_OF_ANY_ORDER = ("builtins.sorted", "builtins.set", "builtins.frozenset", "collections.Counter")
 _TRUTHS = ("builtins.any", "builtins.all", "builtins.bool")
 _ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "builtins.round", "builtins.abs")
 _OF_TEXTS = ("os.path.join", "os.fspath", "builtins.str", "pathlib.Path", "pathlib.PurePath")
@@ -520,7 +521,8 @@ class Libraries(Classes):
         yield part
         number = any(value.scalar for value in self.seen.get(part, [])[-1:])
         texts = (cst.Call, cst.BinaryOperation, cst.FormattedString, cst.List, cst.Dict, cst.Tuple)
-        if isinstance(part, texts) and not number:
+        sorts = isinstance(part, cst.Call) and self.script.name_of(part.func) in _OF_ANY_ORDER
+        if isinstance(part, texts) and not number and not sorts:
             read = [arg.value for arg in part.args] if isinstance(part, cst.Call) else _within(part)
             for inner in read:
                 refs = [ref for value in self.seen.get(inner, [])[-1:] for ref in value.refs]

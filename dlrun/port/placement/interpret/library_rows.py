@@ -242,7 +242,7 @@ class LibraryRows(Calls):
     def _row_chance(self, args: list[Value], node: cst.Call) -> Value:
         if self.loop is None and self.sharded:  # rank 0's is as good as the serial one
             return Value(CLOCK)
-        return Value(ENTRY if self.loop is not None else SAME)
+        return Value(ENTRY, name="chance") if self.loop is not None else Value()
 
     def _row_index_add(self, args: list[Value], node: cst.Call) -> Value:
         if args:

@@ -22,7 +22,7 @@ from dlrun.port.placement.store import (
     Obj,
     key_of,
 )
-from dlrun.port.placement.values import ANY, ENTRY, INDEX, SAME, Kind, Place, Value, combine, trimmed, unknown
+from dlrun.port.placement.values import ANY, ENTRY, INDEX, NOTHING, SAME, Kind, Place, Value, combine, trimmed, unknown
 from dlrun.port.program.script import dotted, walk
 
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
@@ -252,6 +252,7 @@ class Statements(Loops):
             self.set_attribute(space, index.const, value, target)
             return
         owner = self.array_of(target.value)
+        index, value = self._placed(target, owner, index, value)
         key = key_of(index.const)
         self._note_steering(index.const, value, source)
         self.note(target, value)
@@ -270,6 +271,31 @@ class Statements(Loops):
             else:
                 value = self._guarded((ref, key or REST), value, source)
                 self.store_entry(ref, key, index, value, target)
+
+    def _placed(self, target: cst.Subscript, owner: Value, index: Value, value: Value) -> tuple[Value, Value]:
+        """Return a place and what is stored there; unknown where ranks store by numbers of their own iterations.
+
+        At a cadence the number is made the serial one: ``curve[step] = evaluate()``.
+        """
+        if self.loop is None or self.loop.whole is not None or self.shards.parts:
+            return index, value
+        if any(isinstance(each.slice, cst.Slice) for each in target.slice):
+            return index, value
+        parts = [index, *(index.items or ())]
+        drawn = any(part.place.kind is Kind.CLOCK or part.name == "chance" for part in parts)
+        counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in parts)
+        arrays = any(isinstance(ref, Obj) and ref.kind == "foreign" for ref in owner.refs)
+        counts = (
+            counts and not arrays
+        ) or index.name == "undivided"  # arrays as long as a shard: see ``_store_foreign``
+        asked = target.slice[0].slice
+        if counts and self.cadenced and isinstance(asked, cst.Index) and index.scalar and index.name != "undivided":
+            return self.restore(asked.value, index), value
+        if not (counts or drawn):
+            return index, value
+        why = "is drawn on each rank" if drawn else "follows this rank's iterations"
+        text = f"the place that it is stored at, {self.script.code(target)}, {why}"
+        return index, replace(value, place=unknown(target, text), const=NOTHING, items=None, refs=frozenset())
 
     def _store_by(self, by: Method, value: Value, target: cst.Subscript, source: cst.BaseExpression | None) -> None:
         """Keep ``value`` by what a library's object offers for that: ``table.loc[len(table)] = loss``."""
@@ -322,6 +348,8 @@ class Statements(Loops):
     def _store_foreign(self, ref: Obj, index: Value, value: Value, target: cst.Subscript) -> None:
         held = self.read((ref, CONTENT)) or ANY
         place = self.content(value)
+        if self.cadenced and not self.apart and place.kind is self.content(index).kind is Kind.SAME:
+            return  # as often as in the serial script
         if held.place.kind is Kind.RUN:
             if place.kind is Kind.RUN and place.at == held.place.at:
                 place = place if self.content(index).uniform else self.counted(place)
