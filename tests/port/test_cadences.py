@@ -284,3 +284,13 @@ def test_a_cadence_of_updates_and_of_parts_of_a_loss_is_that_of_each_rank(body: 
     )
     text = port(source.replace("FORM", f"{loop}loss.backward()\n        opt.step()")).text
     assert "if step % 4 == 0:" in text
+
+
+def test_a_loss_that_is_only_shown_at_a_cadence_is_no_part_of_an_update() -> None:
+    shown = (
+        "if step % every == 0:\n            loss = F.cross_entropy(net(XV), YV)\n            print(step, loss.item())"
+    )
+    source = FORMS.replace(
+        "F.cross_entropy(net(x), y).backward()", "loss = F.cross_entropy(net(x), y); loss.backward()"
+    )
+    assert "if step % dl.steps(every) == 0:" in port(source.replace("FORM", shown)).text

@@ -22,7 +22,7 @@ from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import Script, dotted, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import divided, fewer, rests_of
-from dlrun.port.steps.counts.milestones import WHY, passes_by, serial, sets_any, updates
+from dlrun.port.steps.counts.milestones import WHY, losses_behind, passes_by, serial, sets_any, updates
 
 _RUNS = 3
 _FROM = (cst.GreaterThan, cst.GreaterThanEqual)
@@ -68,7 +68,6 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
     """Yield the numbers that tests compare with what counts this rank's iterations, where these govern no update."""
     if run.shards.parts or run.shards.episodes:
         return
-    made = {dotted(call.func.value) for call in run.losses if isinstance(call.func, cst.Attribute)} - {""}
     for node in [n for n in run.seen if isinstance(n, (cst.Comparison, cst.BinaryOperation, cst.Call))]:
         if any(n in run.shards.divided or n in run.shards.counted for n in walk(node)):
             continue
@@ -76,7 +75,7 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
         if not found:
             continue
         bodies = governed(facts, run, node)
-        if bodies is None or updates(facts, bodies) or sets_any(bodies, made):
+        if bodies is None or updates(facts, bodies) or sets_any(bodies, losses_behind(facts.script, node)):
             continue  # of several batches
         if any(n in run.shards.ramped for body in bodies for n in walk(body)):
             continue  # what changes there makes up for the iterations between

@@ -9,7 +9,6 @@ import libcst as cst
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.taken_over import lowers, takes_over
 from dlrun.port.facts.numbers.computed import computed, leaves
-from dlrun.port.facts.taint import losses
 from dlrun.port.facts.updates.rates import ORDER, changes
 from dlrun.port.program.script import Script, added, calls_method, dotted, walk
 from dlrun.port.steps.counts import windows
@@ -19,6 +18,7 @@ from dlrun.port.steps.counts.counts import all_samples, from_length
 from dlrun.port.steps.counts.step_rates import set_by_hand
 from dlrun.port.steps.counts.update_counts import bare, steps_so_far
 
+_TAKEN_OF = ("gradient", "grad", "compute_gradients", "minimize", "scale")
 WHY = "this counts serial steps, of which n ranks take 1/n"
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
@@ -210,8 +210,7 @@ def _is_cadence(facts: Facts, node: cst.If, bodies: list[cst.CSTNode], number: c
     around = innermost(facts, node)
     followed = facts.framework == "torch" or getattr(facts, "style", "") in ("tape", "session")
     inside = around in facts.loops or isinstance(around, cst.FunctionDef)
-    makes = {facts.script.code(loss) for loss in losses(facts.script)}
-    several = updates(facts, bodies) or sets_any(bodies, makes)
+    several = updates(facts, bodies) or sets_any(bodies, losses_behind(facts.script, node))
     return followed and _is_every(facts, number) and inside and not several
 
 
@@ -219,6 +218,15 @@ def _is_every(facts: Facts, number: cst.BaseExpression) -> bool:
     """Tell whether ``number`` says every how many: ``step % number``."""
     up = facts.script.parents[number]
     return isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.right is number
+
+
+def losses_behind(script: Script, node: cst.CSTNode) -> set[str]:
+    """Return the names of which gradients are taken behind ``node``: ``loss.backward()``, ``tape.gradient(loss, ...)``."""
+    home, at = script.function_of(node), script.order[node]
+    later = [c for c in script.calls if script.order[c] > at and script.function_of(c) is home]
+    found = [c.func.value for c in later if calls_method(c, "backward")]
+    found += [c.args[0].value for c in later if calls_method(c, *_TAKEN_OF) and c.args]
+    return {dotted(node) for node in found} - {""}
 
 
 def sets_any(bodies: list[cst.CSTNode], names: Collection[str]) -> bool:
