@@ -221,7 +221,7 @@ def _is_every(facts: Facts, number: cst.BaseExpression) -> bool:
 
 
 def losses_behind(script: Script, node: cst.CSTNode) -> set[str]:
-    """Return the names of which gradients are taken behind ``node``: ``loss.backward()``, ``tape.gradient(loss, w)``."""
+    """Return the names of which gradients are taken behind ``node``: ``loss.backward()``, ``tape.gradient(loss)``."""
     home, at = script.function_of(node), script.order[node]
     later = [c for c in script.calls if script.order[c] > at and script.function_of(c) is home]
     found = [c.func.value for c in later if calls_method(c, "backward")]
