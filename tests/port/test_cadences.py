@@ -294,3 +294,16 @@ def test_a_loss_that_is_only_shown_at_a_cadence_is_no_part_of_an_update() -> Non
         "F.cross_entropy(net(x), y).backward()", "loss = F.cross_entropy(net(x), y); loss.backward()"
     )
     assert "if step % dl.steps(every) == 0:" in port(source.replace("FORM", shown)).text
+
+
+def test_a_flag_that_stays_and_a_function_that_asks_itself_are_followed() -> None:
+    begun = FORMS.replace("every, step, kept", "late, every, step, kept").replace(
+        "= 12, 0, [], 0", "= False, 12, 0, [], 0"
+    )
+    text = port(begun.replace("FORM", "late = late or step >= 40\n        if late: print(step)")).text
+    assert "late = late or step >= dl.steps(40)" in text
+    asks = FORMS.replace(
+        "return not now % every", "return now % every == 0 or (now > every and is_due(now // every, every))"
+    )
+    ported = port(asks.replace("FORM", f"if is_due(step, every): {SHOWN}"))
+    assert any(doubt.name == "unknown-placement" for doubt in ported.doubts)

@@ -125,10 +125,13 @@ def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.Bas
         yield left, right, "equal" if how is cst.Equal else "from"
 
 
-def governed(facts: ScriptFacts, run: Interpreter, node: cst.CSTNode) -> list[cst.CSTNode] | None:
+def governed(
+    facts: ScriptFacts, run: Interpreter, node: cst.CSTNode, behind: frozenset[cst.CSTNode] = frozenset()
+) -> list[cst.CSTNode] | None:
     """Return what runs or not by the answer of ``node``, a test or a part of one; None where it is read otherwise.
 
-    Where a branch ends the iteration or the loop, that is the rest of the iteration, too.
+    Where a branch ends the iteration or the loop, that is the rest of the iteration, too. ``behind`` are the
+    assignments and returns that are being followed: ``late = late or step > 100``.
     """
     script, bodies = facts.script, list[cst.CSTNode]()
     below, up = node, script.parents[node]
@@ -144,13 +147,16 @@ def governed(facts: ScriptFacts, run: Interpreter, node: cst.CSTNode) -> list[cs
         elif not isinstance(up, (*_PASSED_ON, cst.Subscript)):
             break
         below, up = up, script.parents[up]
+    if up in behind:
+        return bodies
+    behind |= {up}
     if isinstance(up, (cst.Assign, cst.NamedExpr)):
         read = _read_as(facts, run, up)
-        found = [governed(facts, run, n) for n in read] if read is not None else [None]
+        found = [governed(facts, run, n, behind) for n in read] if read is not None else [None]
         return None if any(f is None for f in found) else [*bodies, *(n for f in found for n in f or ())]
     if isinstance(up, cst.Return):
         calls = facts.flow.callers(script.function_of(up))
-        found = [governed(facts, run, call) for call in calls] or [None]
+        found = [governed(facts, run, call, behind) for call in calls] or [None]
         return None if any(f is None for f in found) else [n for f in found for n in f or ()]
     own = _bodies(script, up, below)
     return None if own is None else bodies + own
@@ -193,12 +199,10 @@ def _read_as(facts: ScriptFacts, run: Interpreter, made: cst.Assign | cst.NamedE
     script = facts.script
     name, around = target.value, script.function_of(made)
     found = [n for n in walk(around) if isinstance(n, cst.Name) and n.value == name and n is not target]
-    below: list[cst.CSTNode] = [
-        n for n in found if n in run.seen and not isinstance(script.parents[n], cst.AssignTarget)
-    ]
+    bound = {n for n in found for up in script.above(n) if isinstance(up, cst.AssignTarget)}
+    below: list[cst.CSTNode] = [n for n in found if n in run.seen and n not in bound]
     if isinstance(made, cst.NamedExpr):
-        inner = governed(facts, run, made)
-        return None if inner is None else below
+        return [made, *below]
     return below or None
 
 

@@ -36,22 +36,25 @@ def skipped(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.
             yield from ((_before(count), every) for count, every in divided(left) if _is_rest_of(number, every))
 
 
-def asked(flow: Flow, test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+def asked(
+    flow: Flow, test: cst.BaseExpression, deep: int = 4
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
     """Yield what ``test`` compares, ``step`` and ``n`` of ``step > 0 and step == n``, or of ``(step + 1) % n == 0``.
 
-    Also of a name for that, ``due = step % n == 0``, and of a function of the script, ``is_due(step, n)``.
+    Also of a name for that, ``due = step % n == 0``, and of a function of the script, ``is_due(step, n)``, calls within
+    calls up to ``deep``.
     """
     match test:
         case cst.Name():
             kept = _kept(flow, test)
-            yield from asked(flow, kept) if isinstance(kept, (cst.Comparison, cst.Call)) else ()
+            yield from asked(flow, kept, deep) if isinstance(kept, (cst.Comparison, cst.Call)) else ()
         case cst.Call():
-            yield from _by_function(flow, test)
+            yield from _by_function(flow, test, deep - 1) if deep else ()
         case cst.BooleanOperation(operator=cst.And()):
-            yield from asked(flow, test.left)
-            yield from asked(flow, test.right)
+            yield from asked(flow, test.left, deep)
+            yield from asked(flow, test.right, deep)
         case cst.BooleanOperation(operator=cst.Or()):  # the last step is the loop's to tell
-            sides = [*asked(flow, test.left), *asked(flow, test.right)]
+            sides = [*asked(flow, test.left, deep), *asked(flow, test.right, deep)]
             yield from ((count, n) for count, n in sides if isinstance(n, cst.Integer) or _is_divisor(n, test))
         case cst.UnaryOperation(operator=cst.Not(), expression=rest):
             yield from ((_before(count), every) for count, every in divided(rest))
@@ -80,7 +83,7 @@ def _part(flow: Flow, side: cst.BaseExpression) -> cst.BinaryOperation | None:
     return side if isinstance(side, cst.BinaryOperation) and divides else None
 
 
-def _by_function(flow: Flow, call: cst.Call) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+def _by_function(flow: Flow, call: cst.Call, deep: int) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
     """Yield what ``call`` hands to the function of the script that compares it: ``is_due(step, 100)``.
 
     A number that stands in the function itself is yielded where no other call asks it.
@@ -93,7 +96,7 @@ def _by_function(flow: Flow, call: cst.Call) -> Iterator[tuple[cst.BaseExpressio
     def handed(node: cst.BaseExpression) -> cst.BaseExpression | None:
         return flow.argument(call, targets[0], node.value) if isinstance(node, cst.Name) else None
 
-    for count, number in asked(flow, told[0]):
+    for count, number in asked(flow, told[0], deep):
         given, every = handed(count), handed(number)
         bound = flow.script.bindings_of(number)
         if every is None and not any(b.how == "param" for b in bound) and len(flow.callers(targets[0])) == 1:
