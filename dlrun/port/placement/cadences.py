@@ -41,7 +41,7 @@ def run_with(facts: ScriptFacts, shards: Shards) -> Interpreter:
     for _ in range(_RUNS):
         run = Interpreter(facts.script, shards)
         run.run()
-        found: dict[cst.CSTNode, Cadence] = {c.node: c for c in _found(facts, run)}
+        found: dict[cst.CSTNode, Cadence] = {c.node: c for c in (*_found(facts, run), *_moved(facts, run))}
         if not found:
             break
         divided_too = shards.divided | found.keys()
@@ -51,7 +51,7 @@ def run_with(facts: ScriptFacts, shards: Shards) -> Interpreter:
 
 def edits(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
     """Divide the numbers that ``run`` was told to be cadences."""
-    for cadence in run.shards.cadences.values():
+    for cadence in (c for c in run.shards.cadences.values() if not c.known):
         at_last = Edit(cadence.node, WHY, partial(_last_step, facts.alias))
         yield at_last if cadence.index else fewer(facts, cadence.node, WHY)
 
@@ -89,6 +89,17 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
                 yield Cadence(number, repeats=sets_any(bodies, moved))
             else:
                 yield Cadence(number, index=how == "equal" and place is not None and place.kind is Kind.INDEX)
+
+
+def _moved(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
+    """Yield the numbers that are divided already, and that move on where they are reached: ``due += 100``."""
+    for node in (n for n in run.seen if isinstance(n, cst.Comparison) and len(n.comparisons) == 1):
+        number = node.comparisons[0].comparator
+        new = number in run.shards.divided and number not in run.shards.cadences
+        bodies = governed(facts, run, node) if new and isinstance(node.comparisons[0].operator, _FROM) else None
+        names = {dotted(n) for n in walk(node)} - {""}
+        if bodies is not None and sets_any(bodies, names) and not updates(facts, bodies):
+            yield Cadence(number, known=True)
 
 
 def _with_windows(

@@ -12,12 +12,14 @@ import libcst as cst
 class Cadence:
     """A number of serial steps, and how this rank's is written: as a count, or as the number of an iteration.
 
-    ``repeats`` tells whether what it lets run comes as often as in the serial script.
+    ``repeats`` tells whether what it lets run comes as often as in the serial script, ``known`` whether it is divided
+    already.
     """
 
     node: cst.BaseExpression
     index: bool = False
     repeats: bool = True
+    known: bool = False
 
 
 @dataclass(frozen=True)

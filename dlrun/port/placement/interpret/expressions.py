@@ -259,7 +259,12 @@ class Expressions(Machine):
         if self.loop is None and any(isinstance(e.slice, cst.Slice) for e in node.slice):
             with self.unrecorded():  # of a part, not of all that it holds
                 serial = self.serial(owner)
-        return self.entry(owner, self.index_of(node, serial))
+        index = self.index_of(node, serial)
+        asked = node.slice[0].slice
+        counts = index.place.counts or index.place.kind in (Kind.COUNT, Kind.INDEX)
+        if counts and isinstance(asked, cst.Index) and not self.by_serial_steps.isdisjoint(owner.refs):
+            index = self.restore(asked.value, index)
+        return self.entry(owner, index)
 
     def index_of(self, node: cst.Subscript, serial: bool = False) -> Value:
         """Return what a subscript asks for; of a slice no constant. A ``serial`` list is cut by the serial counts."""

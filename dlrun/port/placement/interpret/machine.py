@@ -117,6 +117,7 @@ class Machine:
         self.stepped: dict[cst.CSTNode, dict[Place, None]] = {}  # what a train_step() reads of its own, as it returns
         self.updated = False  # whether this iteration has come to an update
         self.paces: list[cst.BaseExpression] = []  # the tests around that hold as often as in the serial script
+        self.by_serial_steps: set[Any] = set()  # the dicts that keep something under serial steps: curve[step] = x
         self.ended = 0  # how deep in handlers of an end of a shard, which comes as often as the serial script's data
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.used: set[Any] = set()  # the exits whose results are read

@@ -290,6 +290,7 @@ class Statements(Loops):
         ) or index.name == "undivided"  # arrays as long as a shard: see ``_store_foreign``
         asked = target.slice[0].slice
         if counts and self.cadenced and isinstance(asked, cst.Index) and index.scalar and index.name != "undivided":
+            self.by_serial_steps.update(owner.refs)
             return self.restore(asked.value, index), value
         if not (counts or drawn):
             return index, value
