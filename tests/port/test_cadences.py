@@ -306,3 +306,19 @@ def test_a_flag_that_stays_and_a_function_that_asks_itself_are_followed() -> Non
         "return not now % every", "return now % every == 0 or (now > every and is_due(now // every, every))"
     )
     assert "if is_due(step, every):" in port(asks.replace("FORM", f"if is_due(step, every): {SHOWN}")).text
+
+
+def test_what_is_kept_under_a_step_at_a_cadence_is_read_by_it_and_decides_on_all_ranks(tmp_path) -> None:
+    form = "if step >= after:\n            marks[step] = evaluate()\n            after += every\n"
+    form += (
+        "            if marks[step] > last:\n                last = marks[step]\n                print('best', step)\n"
+    )
+    form += "                torch.save(net.state_dict(), 'best.pt')"
+    script = FORMS.replace("[6, 24, 48]", "{}").replace("FORM", form) + "print(marks, last)\n"
+    (tmp_path / "train.py").write_text(script)
+    ported = port(script)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert not [d for d in ported.doubts if d.danger != "low"]
+    serial = started(tmp_path, ["train.py"])
+    assert serial.startswith("best 12\n") and serial.count("12") > 5
+    assert [started(tmp_path, ["dist.py"], n) for n in (2, 3)] == [serial, serial]

@@ -27,6 +27,7 @@ from dlrun.port.placement.values import (
 )
 
 _PASSES = 12
+_TRIES = 2
 _LISTS = ("list", "set", "deque")
 
 
@@ -79,6 +80,7 @@ class Loops(Exits):
         }
         starts: State = {}
         hoped, self._hoped = self._hoped, {}
+        tried, self._tried = self._tried, []
         begun_anew, self._begun_anew = self._begun_anew, set()
         with self.unrecorded():
             for number in range(_PASSES):
@@ -88,7 +90,7 @@ class Loops(Exits):
                     break
             else:
                 self.lost = self.lost or node
-        self._hoped, self._begun_anew = hoped, begun_anew
+        self._hoped, self._begun_anew, self._tried = hoped, begun_anew, tried
         self._note_zeros(carried, base)
         out = self._iteration(node, begin, self._start(base, carried, starts))
         del self.diverged[diverged:]
@@ -336,10 +338,12 @@ class Loops(Exits):
         ``if error < best: best = error`` asks for what it sets: alike on all ranks if both are. Likewise
         ``if seen > 9 and not told: told = True``.
         """
-        if at in self._hoped:
-            if self._hoped[at] and not value.place.uniform:
+        if self._hoped.get(at):
+            if not value.place.uniform:
                 self._hoped[at] = False
                 return False
+            return None
+        if self._tried.count(at) == _TRIES:  # once more, where what it is made of has become one number meanwhile
             return None
         if (
             value.place.kind in (Kind.UNKNOWN, Kind.EXTREME)
@@ -348,6 +352,7 @@ class Loops(Exits):
             and not before.refs
         ):
             self._hoped[at] = True
+            self._tried.append(at)
             return True
         return None
 
