@@ -34,7 +34,7 @@ from dlrun.port.placement.values import (
     power,
     unknown,
 )
-from dlrun.port.program.script import calls_method, children, dotted, statements, walk
+from dlrun.port.program.script import calls_method, children, dotted, walk
 from dlrun.port.steps.counts.conditions import divided as rests_of
 from dlrun.port.steps.counts.milestones import in_strides, updates
 
@@ -295,10 +295,7 @@ class Shown:
         """Return what makes a count serial by the tests around what is shown, up to its loop; see ``_asked_at``."""
         asked: list[str | None] = []
         for up in self.script.above(sink.call):
-            tests = [up.test] if isinstance(up, cst.If) else []
-            if isinstance(up, (cst.BaseStatement, cst.BaseSmallStatement)):
-                tests += self._left_out_before(up)
-            asked += [self._asked_at(test, place) for test in tests]
+            asked += [self._asked_at(up.test, place)] if isinstance(up, cst.If) else []
             if sink.loop is not None and up is sink.loop.node:
                 break
         asked += [self._asked_at(made, place) for test in sink.paces for made in self._made_of(test)]
@@ -315,12 +312,6 @@ class Shown:
                 made = [each for target in self.facts.flow.targets(n) for each in self.facts.flow.returns(target)]
             for each in made:
                 yield from self._made_of(each, deep - 1) if each is not None else ()
-
-    def _left_out_before(self, statement: cst.CSTNode) -> list[cst.BaseExpression]:
-        """Return the tests before ``statement``, in its block, that leave out all but every so many iterations."""
-        block = self.script.block(statement)
-        before = block[: block.index(statement)] if statement in block else []
-        return [n.test for n in before if isinstance(n, cst.If) and _leaves_multiples(n)]
 
     def _at_times_serial(self, node: cst.Name) -> bool:
         """Tell whether a parameter is a count in some calls of its function, and a serial number in others."""
@@ -824,25 +815,6 @@ def _of_rest(test: cst.CSTNode, remainder: cst.CSTNode) -> bool:
         )
         for n in walk(test)
     )
-
-
-def _leaves_multiples(node: cst.If) -> bool:
-    """Tell whether ``node`` goes on with a multiple, or a remainder, alone: ``if step % 100: continue``."""
-    body, orelse = node.body, node.orelse
-    if any(isinstance(n, cst.Continue) for n in statements(body)):
-        parts = _or_parts(node.test)
-        unequal = (isinstance(p, cst.Comparison) and isinstance(p.comparisons[0].operator, cst.NotEqual) for p in parts)
-        return any(unequal) or any(_is_rest(p) for p in parts)
-    if isinstance(orelse, cst.Else) and any(isinstance(n, cst.Continue) for n in statements(orelse.body)):
-        return not _is_rest(node.test)
-    return False
-
-
-def _or_parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return what is tested, any of which is enough."""
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
-        return [*_or_parts(test.left), *_or_parts(test.right)]
-    return [test]
 
 
 def _is_rest(node: cst.BaseExpression) -> bool:
