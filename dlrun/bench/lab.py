@@ -126,17 +126,20 @@ def join_by_bridge(prefix: str, numbers: list[int]) -> None:
     ip("-n", centre, "link", "set", "bridge0", "name", "eth0")
 
 
-def slow_down_by_netem(prefix: str, numbers: list[int], slow: Slow) -> bool:
-    """Give every link this delay and rate. Returns whether the kernel can."""
+def slow_down_in_kernel(prefix: str, numbers: list[int], slow: Slow) -> bool:
+    """Give every link this delay and rate. Returns whether the kernel can: by netem, or by tbf where nothing delays."""
     if shutil.which("tc") is None or slow.rails > 1:
         return False
-    for number in numbers:
-        if number != LAUNCHER:
-            netem = f"netem delay {slow.delay * 1e6:.0f}us rate {slow.rate * 8:.0f}bit limit 100000"
-            command = f"ip netns exec {prefix}{number} tc qdisc replace dev eth0 root {netem}"
-            if subprocess.run(command.split(), check=False, capture_output=True).returncode != 0:
-                return False
-    return True
+    ways = [f"netem delay {slow.delay * 1e6:.0f}us rate {slow.rate * 8:.0f}bit limit 100000"]
+    if slow.delay == 0:
+        ways.append(f"tbf rate {slow.rate * 8:.0f}bit burst {max(slow.rate / 1000, 2**18):.0f} limit {2**28}")
+    hosts = [number for number in numbers if number != LAUNCHER]
+    return any(all(_queue(f"{prefix}{number}", way) for number in hosts) for way in ways)
+
+
+def _queue(namespace: str, how: str) -> bool:
+    command = f"ip netns exec {namespace} tc qdisc replace dev eth0 root {how}"
+    return subprocess.run(command.split(), check=False, capture_output=True).returncode == 0
 
 
 @contextmanager
@@ -185,7 +188,7 @@ def _make(prefix: str, numbers: list[int], slow: Slow | None, undo: ExitStack) -
         ip("netns", "add", f"{prefix}{number}")
         undo.callback(subprocess.run, ["ip", "netns", "del", f"{prefix}{number}"], check=False)
     join_by_bridge(prefix, numbers)
-    if slow is not None and not slow_down_by_netem(prefix, numbers, slow):
+    if slow is not None and not slow_down_in_kernel(prefix, numbers, slow):
         ip("-n", f"{prefix}{LAUNCHER}", "link", "del", "eth0")
         for number in numbers[:-1]:
             ip("-n", f"{prefix}{number}", "link", "del", "eth0")
