@@ -1,4 +1,4 @@
-"""A slow network between network namespaces, in user space: delay and rate, where the kernel cannot (netem; tbf for a rate alone).
+"""A slow network between network namespaces, in user space: delay and rate, where the kernel can do neither.
 
 Each namespace gets a tun device, eth0; this process reads its packets and hands each to the namespace of its
 destination when the link has had the time to carry it. A link may have several rails of the same rate, as bonded
