@@ -11,6 +11,7 @@ from typing import Any
 
 from dl_comm.ranks import get_rank, parts, share
 from dl_comm.reduction.layout import Layout, note
+from dl_comm.shares import tell_padded
 
 
 def turns(positions: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -30,20 +31,23 @@ def every_nth(
 ) -> Iterator[Any]:
     """Yield every n-th sample from the ``rank``-th, padded from the beginning so that all ranks get as many.
 
-    ``ahead`` samples are read for each rank at a time, within ``reading``.
+    ``ahead`` samples are read for each rank at a time, within ``reading``. Rank 0 warns where any are taken twice.
     """
     reading = reading or nullcontext()
     with reading:
         rest = without_restart(samples)
     head: list[Any] = []
+    seen = 0
     while True:
         with reading:
             block = list(islice(rest, n * ahead))
+        seen += len(block)
         for at in range(0, len(block), n):
             group = block[at : at + n]
             head = head or group
             yield group[rank] if rank < len(group) else head[(rank - len(group)) % len(head)]
         if len(block) < n * ahead:
+            tell_padded(seen, n, "entries of a stream", first=rank == 0)
             return
 
 

@@ -13,7 +13,7 @@ import dl_comm
 from dl_comm.ranks import check_enough, is_rank0, parts, share
 
 _MANY = 1000  # fewer samples are not worth a word about time
-_told: set[int] = set()  # the numbers of positions of which rank 0 has said that ranks do not divide them
+_told: set[tuple[str, int]] = set()  # the numbers of positions of which rank 0 has said that ranks do not divide them
 _repeated: set[int] = set()  # the lengths of global batches that n does not divide, shared in equal lengths
 
 
@@ -47,21 +47,23 @@ def _warn_of_repeated(length: int, n: int, mine: int) -> None:
         )
 
 
-def tell_padded(length: int, n: int) -> None:
-    """Let rank 0 say, once for each length, that positions of batches are taken twice so that all ranks have as many.
+def tell_padded(length: int, n: int, of: str = "positions", first: bool | None = None) -> None:
+    """Let rank 0 say, once for each length, that some ``of`` a loop are taken twice so that all ranks have as many.
 
-    A loader's batches are made equal otherwise; of positions that a script slices itself nothing more is known.
+    A loader's batches are made equal otherwise; of positions that a script slices itself, and of a stream, nothing more
+    is known. ``first``: whether this is rank 0, where a worker's process cannot ask.
     """
-    if length % n and length not in _told:
-        _told.add(length)
-        more = n - length % n
-        if is_rank0():
-            taken = "1 of them is" if more == 1 else f"{more} of them are"
-            warnings.warn(
-                f"{n} ranks do not divide {length} positions: {taken} taken twice, and what the script adds up over "
-                f"its iterations counts them twice. Launch a number of ranks that divides {length}",
-                stacklevel=4,
-            )
+    if not length % n or (of, length) in _told:
+        return
+    _told.add((of, length))
+    more = n - length % n
+    if is_rank0() if first is None else first:
+        taken = "1 of them is" if more == 1 else f"{more} of them are"
+        warnings.warn(
+            f"{n} ranks do not divide {length} {of}: {taken} taken twice, and what the script adds up over "
+            f"its iterations counts them twice. Launch a number of ranks that divides {length}",
+            stacklevel=4,
+        )
 
 
 def check_side_by_side(lengths: Sequence[int]) -> None:

@@ -222,7 +222,7 @@ def _divided(loader: DataLoader[Any], batches: Any, rank: int, n: int, divide: i
             "shorter: nothing would be trained on",
             f"Use at most {entries // size} ranks, or smaller batches, or drop_last=False.",
         )
-    sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last, together, strided=divide > 1)
+    sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last, together, size, strided=divide > 1)
     local = share_of(together, rank, n)
     return {"sampler": sampler, "batch_sampler": BatchSampler(sampler, local, batches.drop_last)}
 
@@ -236,10 +236,18 @@ class ShardedSampler(Sampler[Any]):
     """
 
     def __init__(
-        self, sampler: Any, rank: int, n: int, drop_last: bool = False, block: int = 0, strided: bool = False
+        self,
+        sampler: Any,
+        rank: int,
+        n: int,
+        drop_last: bool = False,
+        block: int = 0,
+        batch: int = 0,
+        strided: bool = False,
     ) -> None:
         self._sampler, self._rank, self._n, self._drop_last = sampler, rank, n, drop_last
         self._block, self._strided = block, strided  # no block: entries are whole batches, one for each rank
+        self._batch = batch  # of the serial script
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -250,7 +258,7 @@ class ShardedSampler(Sampler[Any]):
         """Return how the order is cut now; None where its length is not known, or its entries are batches."""
         if not self._block or not hasattr(self._sampler, "__len__"):
             return None
-        return Blocks(len(self._sampler), self._block, self._rank, self._n, self._drop_last)
+        return Blocks(len(self._sampler), self._block, self._rank, self._n, self._drop_last, self._batch)
 
     def __len__(self) -> int:
         if (blocks := self.blocks()) is not None:

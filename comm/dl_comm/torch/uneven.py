@@ -32,8 +32,11 @@ class Blocks:
     A rank that would have no entry of the last one works on another's, which counts for no gradient.
     """
 
-    def __init__(self, length: int, size: int, rank: int, n: int, drop_last: bool) -> None:
+    def __init__(self, length: int, size: int, rank: int, n: int, drop_last: bool, serial: int) -> None:
+        """``serial`` is the size of the script's own batches, by which it drops what is left."""
         self._length = length - length % size if drop_last else length
+        self._dropped = (length - length % serial) - self._length if drop_last else 0
+        self._trained = length - length % serial
         self._size, self._rank, self._n = size, rank, n
 
     def mine(self) -> int:
@@ -59,6 +62,11 @@ class Blocks:
             yield (
                 f"{self._n} ranks do not divide a global batch of {self._size}: gradients count by a rank's samples, "
                 "and are exact; means that are shown are means of the ranks' means"
+            )
+        if self._dropped:
+            yield (
+                f"drop_last leaves out {self._dropped} of the {self._trained} samples that the serial script takes: "
+                f"{self._n} ranks drop what is no global batch of {self._size}, and counts over the loop lack them"
             )
         rest = self._length % self._size
         if 0 < rest < self._n:
@@ -218,14 +226,14 @@ def weighing(kind: Any) -> Any:
     def iterate(self: Any) -> Any:
         batches = kind.__iter__(self)
         blocks = self.batch_sampler.sampler.blocks()
+        if blocks is not None and is_rank0() and "_dl_told" not in vars(self):
+            vars(self)["_dl_told"] = True
+            for text in blocks.told():
+                warnings.warn(text, stacklevel=2)
         if not _under_way and (blocks is None or blocks.alike()):
             return batches
         if blocks is None:
             return WeighedBatches(batches, repeat(1.0))
-        if is_rank0() and "_dl_told" not in vars(self):
-            vars(self)["_dl_told"] = True
-            for text in blocks.told():
-                warnings.warn(text, stacklevel=2)
         return WeighedBatches(batches, blocks.weights())
 
     body = {"__iter__": iterate, "__module__": kind.__module__, "__doc__": kind.__doc__}

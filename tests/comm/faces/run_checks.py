@@ -20,7 +20,8 @@ def main() -> None:
     if all(Path(file).name.startswith("torch_") for file in sys.argv[1:]):
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "the last global batch has")  # fewer samples than there are ranks
-        warnings.filterwarnings("ignore", ".* do not divide (a global batch|[0-9]+ positions)")
+        warnings.filterwarnings("ignore", ".* do not divide (a global batch|[0-9]+ (positions|entries of a stream))")
+        warnings.filterwarnings("ignore", "drop_last leaves out")
         warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # that of PyTorch 2.1 in its own load
     for file in sys.argv[1:]:
         module = importlib.import_module(Path(file).stem)  # this program's folder is on the path

@@ -150,6 +150,26 @@ def positions_that_the_ranks_do_not_divide_are_told_once():
     assert len(shares[0]) == 3 and len(even) == 2 and len(list(whole)) <= 3
 
 
+def a_stream_that_the_ranks_do_not_divide_is_told_of_once():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        shares = [list(dl.shard(x for x in range(3 * _n - 1))) for _ in range(2)]
+        even = list(dl.shard(x for x in range(2 * _n)))
+    expected = [f"{_n} ranks do not divide {3 * _n - 1} entries of a stream: 1 of them is taken twice"]
+    assert [str(w.message).split(", and")[0] for w in told] == (expected if _n > 1 and _r == 0 else [])
+    assert len(shares[0]) == 3 and len(even) == 2
+
+
+def what_drop_last_leaves_out_more_than_the_serial_script_is_told():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        less = list(dl.shard(DataLoader(_Numbers(4 * (2 * _n + 1) + 3), 4, drop_last=True)))
+        same = list(dl.shard(DataLoader(_Numbers(4 * 2 * _n + 3), 4, drop_last=True)))
+    expected = [f"drop_last leaves out 4 of the {4 * (2 * _n + 1)} samples that the serial script takes"]
+    assert [str(w.message).split(": ")[0] for w in told] == (expected if _n > 1 and _r == 0 else [])
+    assert len(less) == 2 + (_n == 1) and len(same) == 2
+
+
 def _trained(model, batches, passes, accumulated=1, summed=False, overlapped=False):
     optimizer = torch.optim.SGD(model.parameters(), 0.02 / (8 if summed else 1), momentum=0.9)
     if overlapped:
