@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from dlrun.port.edits import Doubt, Edit, Note
+from dlrun.port.edits import Doubt, Edit, Note, unchanged
 from dlrun.port.program.script import Script
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -174,7 +174,10 @@ class Ported:
         }
 
     def line(self, found: Edit | Doubt | Note) -> int:
-        """Return the line of the serial text at which ``found`` is."""
+        """Return the line of the serial text at which ``found`` is: of lines that go behind a statement, its last."""
+        if isinstance(found, Edit) and found.after and not found.before and found.rewrite is unchanged:
+            end = self.script.where(found.node).end
+            return end.line if end.column else end.line - 1
         return self.script.line(found.node)
 
 

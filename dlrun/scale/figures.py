@@ -63,7 +63,7 @@ def time_to_accuracy(panel: Any, study: Study, table: list[Row], target: float) 
         chosen = [row for row in table if row.mode == mode and row.to_target is not None]
         panel.plot([r.ranks for r in chosen], [r.to_target for r in chosen], "o-", color=COLOURS[mode], label=mode)
     panel.set_ylabel(f"seconds to accuracy {target:.4g}")
-    panel.set_ylim(bottom=0)
+    panel.set_ylim(0, 1.1 * max(r.to_target for r in table if r.to_target is not None))
 
 
 def curves(panel: Any, study: Study, of: str) -> None:
@@ -88,7 +88,7 @@ def curves(panel: Any, study: Study, of: str) -> None:
     panel.set_xlabel("seconds after the first line of the script")
     panel.set_ylabel(of)
     if of == "loss":
-        panel.set_yscale("log")
+        panel.set_yscale("log", subs=[2, 5])
         for axis in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
             axis(lambda value, _: f"{value:g}")
 
