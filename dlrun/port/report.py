@@ -176,8 +176,7 @@ class Ported:
     def line(self, found: Edit | Doubt | Note) -> int:
         """Return the line of the serial text at which ``found`` is: of lines that go behind a statement, its last."""
         if isinstance(found, Edit) and found.after and not found.before and found.rewrite is unchanged:
-            end = self.script.where(found.node).end
-            return end.line if end.column else end.line - 1
+            return self.script.last_line(found.node)
         return self.script.line(found.node)
 
 

@@ -60,6 +60,21 @@ def _loops(lines: str) -> str:
             "print(np.mean([step(\n    x, y) for x, y in loader]), 3)\n",
             "results = []\nfor x, y in loader:\n    results.append(step(x, y))\nprint(np.mean(results), 3)\n",
         ),
+        (
+            "print(max([step(*b) for b in loader]), max(step(*b) for b in loader))\n",
+            "results = []\nfor b in loader:\n    results.append(step(*b))\n"
+            "all_results = []\nfor b in loader:\n    all_results.append(step(*b))\n"
+            "print(max(results), max(all_results))\n",
+        ),
+        (
+            "if (most := max(step(*b) for b in loader)) > 3:  # high\n    print(most)\n",
+            "results = []\nfor b in loader:\n    results.append(step(*b))\n"
+            "if (most := max(results)) > 3:  # high\n    print(most)\n",
+        ),
+        (
+            "for loss in [step(*b) for b in loader]:\n    print(loss)\n",
+            "results = []\nfor b in loader:\n    results.append(step(*b))\nfor loss in results:\n    print(loss)\n",
+        ),
     ],
 )
 def test_a_comprehension_that_trains_becomes_a_loop(lines, loops):
@@ -75,6 +90,9 @@ def test_a_comprehension_that_trains_becomes_a_loop(lines, loops):
         "good = any(step(x, y) < 1 for x, y in loader)\n",  # ends early
         "lazy = (step(x, y) for x, y in loader)\n",
         "if train: losses = [step(x, y) for x, y in loader]\n",
+        "if e:\n    pass\nelif sum(step(x, y) for x, y in loader) > 2:\n    pass\n",
+        "if sum(step(x, y) for x, y in loader) > 2:\n    print(x)\n",  # the loop would bind x
+        "while sum(step(x, y) for x, y in loader) > 2:\n    pass\n",
     ],
 )
 def test_what_is_no_whole_loop_stays(lines):
@@ -110,3 +128,32 @@ def test_a_script_that_trains_in_a_comprehension_is_ported_and_the_report_has_it
     script = tmp_path / "train_dist.py"
     script.write_text(ported.text)
     assert ran(script, tmp_path / "ran", 2)[0] == "0\n1\n"
+
+
+LEFT = f"""import functools, torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=8, shuffle=True)
+{STEP.partition("def epoch_of")[0]}for x, y in loader:
+    step(x, y)
+verbose = True
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(sum(step(x, y) for x, y in loader) if verbose else 0)",
+        "print({i: step(x, y) for i, (x, y) in enumerate(loader)})",
+        "print(len({step(x, y) for x, y in loader}))",
+        "a = sum(step(x, y) for x, y in loader); print(a)",
+        "print((lambda: sum(step(x, y) for x, y in loader))())",
+        "print(functools.reduce(max, (step(x, y) for x, y in loader)))",
+        "print(any(step(x, y) > 9 for x, y in loader))",
+    ],
+)
+def test_numbers_of_a_comprehension_that_trains_and_stays_are_told(line):
+    ported = port(f"{LEFT}{line}\n")
+    assert "unknown-placement" in {d.name for d in ported.doubts}, ported.text

@@ -168,8 +168,9 @@ class Shown:
         if isinstance(node, cst.FormattedStringExpression) and node.format_spec:
             self.formatted.add(node.expression)
         if isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.DictComp)) and shown:
-            if self._place(node.for_in.iter).kind in (Kind.UNKNOWN, Kind.MIX):
-                self.lost.append(node.for_in.iter)
+            lost = [n for n in (node, node.for_in.iter) if self._place(n).kind in (Kind.UNKNOWN, Kind.MIX)]
+            if lost:
+                self.lost.append(lost[0])
                 return None
             return self._parts(node, True, ENTRY)
         computed = isinstance(node, _COMPUTES)

@@ -58,6 +58,11 @@ class Script(Trees):
         """Return the line on which ``node`` starts, from 1."""
         return before_growth(self.where(node).start.line, self.grown.get(self.tree_of(node), ()))
 
+    def last_line(self, node: cst.CSTNode) -> int:
+        """Return the line on which ``node`` ends, from 1."""
+        end = self.where(node).end
+        return before_growth(end.line if end.column else end.line - 1, self.grown.get(self.tree_of(node), ()))
+
     def text_of(self, tree: cst.Module) -> str:
         """Return the text of a file of the program as it was read."""
         return self.texts.get(tree, tree.code)

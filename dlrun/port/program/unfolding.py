@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,9 @@ _TRAINS = {"backward", "apply_gradients", "train_on_batch"}
 _EXHAUSTS = {"sum", "list", "tuple", "max", "min", "sorted", "fsum", "mean", "fmean", "extend", "deque"}
 # What is not gone through once, or each time anew.
 _Turned = ast.ListComp | ast.GeneratorExp
+_Statement = ast.Assign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.If | ast.For
+_BEHIND = r"\s*(#.*)?\s*"  # a statement that has its lines for itself
+_BEHIND_HEAD = r"\s*:\s*(#.*)?\s*"
 
 
 @dataclass(frozen=True)
@@ -60,20 +64,22 @@ def unfolded(
         for x, y in loader:
             losses.append(step(x, y))
     """
-    found = list(_found(_parsed(source), names | _TRAINS, generators))
+    found = _found(_parsed(source), names | _TRAINS, generators)
     if not found:
         return source, []
     coding = tokenize.detect_encoding(io.BytesIO(source).readline)[0] if isinstance(source, bytes) else ""
     text = source.decode(coding) if isinstance(source, bytes) else source
     lines, grown, moved = [f"{line}\n" for line in text.split("\n")], list[Growth](), 0
     for statement, turned in found:
-        first, last = statement.lineno - 1 + moved, (statement.end_lineno or statement.lineno) + moved
+        end_line, end_column = _end(statement)
+        first, last = statement.lineno - 1 + moved, end_line + moved
         indent = lines[first][: statement.col_offset]
-        new = _written(text, statement, turned, indent) if _is_alone(lines[first:last], statement) else []
-        if not new:
+        before, after = lines[first].encode()[: statement.col_offset], lines[last - 1].encode()[end_column:].decode()
+        alone = re.fullmatch(_BEHIND if _head(statement) is None else _BEHIND_HEAD, after)
+        if before.strip() or not alone or lines[first][statement.col_offset :].startswith("elif"):
             continue
-        comment = lines[last - 1].encode()[statement.end_col_offset :].decode().rstrip()  # with the blanks before it
-        new[-1] += comment
+        new = _written(text, statement, turned, indent)
+        new[-1] += after.rstrip()  # a comment, with the blanks before it
         end = "\r\n" if lines[first].endswith("\r\n") else "\n"
         lines[first:last] = [line + end for part in new for line in part.splitlines()]
         grown.append(Growth(first + 1, sum(len(part.splitlines()) for part in new) - (last - first)))
@@ -101,17 +107,32 @@ def _called(node: ast.AST) -> set[str]:
     return {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}
 
 
-def _found(tree: ast.Module, names: frozenset[str], generators: frozenset[str]) -> list[tuple[ast.stmt, _Turned]]:
-    """Return the statements with one comprehension that calls one of ``names``, in source order."""
-    found: list[tuple[ast.stmt, _Turned]] = []
+def _found(
+    tree: ast.Module, names: frozenset[str], generators: frozenset[str]
+) -> list[tuple[_Statement, list[_Turned]]]:
+    """Return the statements with comprehensions that call one of ``names``, in source order."""
+    found: list[tuple[_Statement, list[_Turned]]] = []
     for scope in (n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.FunctionDef))):
-        for statement in (n for n in _own(scope) if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return))):
-            turned = [n for n in _evaluated(statement) if _called(n.elt) & names or _draws(n, generators)]
-            turned += [_gone_through(n) for n in _taken_whole(statement, generators)]
-            turned += [_mapped(n) for n in _taken_whole(statement, frozenset({"map"})) if _maps(n, names)]
-            if len(turned) == 1 and not _clashes(scope, statement, turned[0]):
-                found.append((statement, turned[0]))
+        for statement in (n for n in _own(scope) if isinstance(n, _Statement)):
+            head = _head(statement)
+            read = statement if head is None else ast.Expr(head)
+            turned: list[_Turned] = [n for n in _evaluated(read) if _called(n.elt) & names or _draws(n, generators)]
+            turned += [_gone_through(n) for n in _taken_whole(read, generators)]
+            turned += [_mapped(n) for n in _taken_whole(read, frozenset({"map"})) if _maps(n, names)]
+            if turned and not any(_clashes(scope, statement, each) for each in turned):
+                found.append((statement, sorted(turned, key=lambda n: (n.lineno, n.col_offset))))
     return sorted(found, key=lambda pair: pair[0].lineno)
+
+
+def _head(statement: ast.stmt) -> ast.expr | None:
+    """Return what a statement with a body evaluates once, before it: a test, or what a loop goes through."""
+    return statement.test if isinstance(statement, ast.If) else getattr(statement, "iter", None)
+
+
+def _end(statement: _Statement) -> tuple[int, int]:
+    """Return the line and the column, in bytes, behind ``statement``; of one with a body behind its head."""
+    last = _head(statement) or statement
+    return last.end_lineno or last.lineno, last.end_col_offset or 0
 
 
 def _draws(turned: _Turned, generators: frozenset[str]) -> bool:
@@ -189,17 +210,19 @@ def _clashes(scope: ast.AST, statement: ast.stmt, turned: _Turned) -> bool:
     Not where a loop, or another comprehension, has bound them anew.
     """
     within = [n for n in ast.walk(turned.elt) if isinstance(n, ast.ListComp)]
-    bound = _bound(g.target for each in (turned, *within) for g in each.generators)
+    bound = set[str]().union(*(_named(g.target) for each in (turned, *within) for g in each.generators))
 
     def reads(node: ast.AST, free: set[str]) -> bool:
-        if node is statement or isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
+        if node is _head(statement) or (node is statement and _head(statement) is None):
+            return False
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
             return False
         if isinstance(node, ast.Name):
             return isinstance(node.ctx, ast.Load) and node.id in free
         if isinstance(node, ast.For):
-            free = free - _bound([node.target])
+            free = free - _named(node.target)
         elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            free = free - _bound(g.target for g in node.generators)
+            free = free.difference(*(_named(g.target) for g in node.generators))
         return any(reads(child, free) for child in ast.iter_child_nodes(node))
 
     return any(reads(child, bound) for child in ast.iter_child_nodes(scope)) or any(
@@ -207,8 +230,8 @@ def _clashes(scope: ast.AST, statement: ast.stmt, turned: _Turned) -> bool:
     )
 
 
-def _bound(targets: Iterable[ast.expr]) -> set[str]:
-    return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+def _named(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _loops(text: str, turned: _Turned, name: str, depth: str) -> list[str]:
@@ -227,33 +250,38 @@ def _loops(text: str, turned: _Turned, name: str, depth: str) -> list[str]:
     return [*out, f"{depth}{name}.append({each})" if name else f"{depth}{each}"]
 
 
-def _written(text: str, statement: ast.stmt, turned: _Turned, indent: str) -> list[str]:
-    """Return the lines of the loop, and of what ``statement`` does with its results; none where that is unclear."""
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    whole = len(targets) == 1 and isinstance(targets[0], ast.Name) and getattr(statement, "value", None) is turned
-    name = targets[0].id if whole and isinstance(targets[0], ast.Name) else ""
-    if not name or any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(turned)):
-        name, whole = next(n for n in ("results", "all_results", "results_of_all") if n not in text), False
-    unused = isinstance(statement, ast.Expr) and statement.value is turned
-    out = _loops(text, turned, "" if unused else name, indent)
-    if whole or unused:
-        return out
-    code = ast.get_source_segment(text, statement)
-    inner = ast.get_source_segment(text, turned)
-    if code is None or inner is None or code.count(inner) != 1:
-        return []
-    bare = isinstance(turned, ast.GeneratorExp) and f"({inner[1:-1]})" == inner and code.count(f"({inner})") == 0
-    return [*out, f"{indent}{code.replace(inner, f'({name})' if bare else name)}"]
+def _written(text: str, statement: _Statement, turned: list[_Turned], indent: str) -> list[str]:
+    """Return the lines of the loops, and of what ``statement`` does with their results."""
+    first = turned[0]
+    if isinstance(statement, ast.Expr) and statement.value is first:
+        return _loops(text, first, "", indent)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+    if isinstance(target, ast.Name) and getattr(statement, "value", None) is first and target.id not in _named(first):
+        return _loops(text, first, target.id, indent)
+    names = [n for n in ("results", "all_results", "results_of_all") if n not in text]
+    names += [n for k in range(len(turned)) if (n := f"results_{k}") not in text]
+    out = [line for each, name in zip(turned, names, strict=False) for line in _loops(text, each, name, indent)]
+    lines = [line.encode() for line in text.split("\n")]
+    end_line, end_column = _end(statement)
+    lines[end_line - 1] = lines[end_line - 1][:end_column]
+    for each, name in reversed([*zip(turned, names, strict=False)]):
+        assert each.end_lineno is not None and each.end_col_offset is not None
+        begun, behind = lines[each.lineno - 1][: each.col_offset], lines[each.end_lineno - 1][each.end_col_offset :]
+        taken = f"({name})" if _shares_brackets(statement, each) else name
+        lines[each.lineno - 1 : each.end_lineno] = [begun + taken.encode() + behind]
+        end_line -= each.end_lineno - each.lineno
+    return [*out, b"\n".join(lines[statement.lineno - 1 : end_line]).decode()]
+
+
+def _shares_brackets(statement: _Statement, each: _Turned) -> bool:
+    """Tell whether the brackets around a generator are those of the call that gets it: ``sum(f(x) for x in xs)``."""
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call) and n.args == [each]]
+    return isinstance(each, ast.GeneratorExp) and any(
+        (c.end_lineno, c.end_col_offset) == (each.end_lineno, each.end_col_offset) for c in calls
+    )
 
 
 def _on_one_line(node: ast.expr) -> str:
     if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Store):
         return ", ".join(map(ast.unparse, node.elts))
     return ast.unparse(node)
-
-
-def _is_alone(lines: list[str], statement: ast.stmt) -> bool:
-    """Tell whether ``statement`` has its ``lines`` for itself, but for blanks and a comment."""
-    before = lines[0].encode()[: statement.col_offset]
-    after = lines[-1].encode()[statement.end_col_offset :].decode().strip()
-    return not before.strip() and (not after or after.startswith("#"))

@@ -360,6 +360,7 @@ class Expressions(Machine):
         before, self.frame = self.frame, frame
         made = self.new(kind, node, "made")
         self.looping += 1
+        outside, seen = self.loop is None, len(self.shares)
         diverging = self._generate(node.for_in)
         key = self.eval(node.key) if isinstance(node, cst.DictComp) else None
         value = self.eval(node.value if isinstance(node, cst.DictComp) else node.elt)
@@ -367,6 +368,12 @@ class Expressions(Machine):
         self.looping -= 1
         for _ in range(diverging):
             self.diverged.pop()
+        shared = len(self.shares) > seen
+        del self.shares[seen:]
+        if outside and shared:
+            return Value(
+                unknown(node, "each rank goes through its share of the batches in it; a loop would be reduced")
+            )
         value = self._of_its_own(node, value)
         grown = [at for loop in _loops(node.for_in) for v in self.seen.get(loop.iter, ())[-1:] for at in self.grown(v)]
         if grown and self.state is not None and key is None:
@@ -401,6 +408,7 @@ class Expressions(Machine):
     def _generate(self, loop: cst.CompFor) -> int:
         """Bind the names of a comprehension's loops; return how many of their tests differ between ranks."""
         over = self.eval(loop.iter)
+        self.shares.extend([loop.iter] if over.place.kind is Kind.SHARD else [])
         self.assign(loop.target, self.iterate(loop.iter, over))
         tests = [test.test for test in loop.ifs if not self.content(self.eval(test.test)).uniform]
         self.diverged.extend(tests)
