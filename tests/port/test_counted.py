@@ -314,3 +314,36 @@ def test_each_unknown_number_of_a_line_is_told() -> None:
     first += '    mean = (mean * i + loss) / (i + 1)\n    kept[i] = loss\nprint(f"{mean:.4f} {kept.sum():.4f}")\n'
     doubts = [d for d in port(STEP + first).doubts if d.name == "unknown-placement"]
     assert [d.why.partition(":")[0] for d in doubts] == ["mean", "kept.sum()"]
+
+
+PASSED_ON = """def batches(k):
+    for _ in range(k):
+        yield from loader
+for i, (x, y) in enumerate(batches(2), 1):
+    step(x, y)
+for j, (x, y) in zip(range(1, 100), loader):
+    step(x, y)
+print(i, j)
+"""
+
+
+def test_iterations_are_counted_from_one_through_generators_and_beside_a_range(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(STEP + PASSED_ON)
+    ported = port(STEP + PASSED_ON)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert not ported.doubts
+    assert started(tmp_path, ["dist.py"], ranks=2) == started(tmp_path, ["train.py"])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "for i, (x, y) in enumerate(loader, 5):\n    s = i\n",
+        "for i, (x, y) in zip(itertools.count(5), loader):\n    s = i\n",
+        "s, weights = 0.0, [0.1 * k for k in range(len(X) // 8)]\nfor w, (x, y) in zip(weights, loader):\n    s += w\n",
+        "for s, (x, y) in zip('abcdefgh', loader):\n    pass\n",
+    ],
+)
+def test_what_stands_beside_other_batches_on_ranks_is_told(head) -> None:
+    source = f"import itertools\n{STEP}X = torch.zeros(64)\n{head}    step(x, y)\nprint(s)\n"
+    assert [d.name for d in port(source).doubts] == ["unknown-placement"]

@@ -132,6 +132,7 @@ class Value:
 
 
 ANY = Value()
+FROM = "from "  # the name of an iteration's number, with what it counts from, where it is not known to be of a share
 EMPTY = Value(zero=True, name="empty")  # nothing, so far
 
 

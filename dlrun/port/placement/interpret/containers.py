@@ -18,6 +18,7 @@ from dlrun.port.placement.values import (
     COUNT,
     EMPTY,
     ENTRY,
+    FROM,
     NOTHING,
     SAME,
     Kind,
@@ -50,12 +51,21 @@ class Containers(Operators):
             return joined(map(self._keys, dicts))
         return self.entries(value)
 
-    def numbered(self, value: Value, entry: Value, from_one: bool) -> Value:
-        """Return what ``enumerate`` makes of an iterable whose entries are ``entry``."""
+    def numbered(self, value: Value, entry: Value, node: cst.CSTNode, starts: Value | None = None) -> Value:
+        """Return what ``enumerate``, at ``node``, makes of an iterable whose entries are ``entry``."""
         shard = value.place.kind is Kind.SHARD
-        counted = Place(Kind.COUNT) if from_one and not self.shards.parts else self.index
-        number = Value(counted if shard else SAME, scalar=True)
-        return replace(self.parallel((number, entry), shard), refs=frozenset() if shard else value.refs)
+        if shard:
+            return self.parallel((Value(self.number_from(starts, node), scalar=True), entry), True)
+        first = starts.const if starts is not None and starts.const is not NOTHING else 0
+        number = Value(SAME, scalar=True, name=f"{FROM}{first}")  # the loop may turn out to go through a share
+        return replace(self.parallel((number, entry), False), refs=value.refs)
+
+    def number_from(self, starts: Value | None, node: cst.CSTNode) -> Place:
+        """Return the placement of the number of an iteration, counted from ``starts``, else from 0."""
+        first = starts.const if starts is not None else 0
+        if self.shards.parts or first in (0, NOTHING) or not isinstance(first, int):
+            return self.index
+        return self.updates if first == 1 else unknown(node, f"it counts iterations from {first}")
 
     def parallel(self, entries: tuple[Value, ...], shard: bool) -> Value:
         """Return an iterable each of whose iterations gets a tuple."""

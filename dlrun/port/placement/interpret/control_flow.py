@@ -22,7 +22,20 @@ from dlrun.port.placement.store import (
     merge,
     merge_diverged,
 )
-from dlrun.port.placement.values import ANY, ENTRY, NOTHING, SAME, Kind, Place, Quotient, Value, combine, trimmed
+from dlrun.port.placement.values import (
+    ANY,
+    ENTRY,
+    FROM,
+    NOTHING,
+    SAME,
+    Kind,
+    Place,
+    Quotient,
+    Value,
+    combine,
+    constant,
+    trimmed,
+)
 from dlrun.port.program.script import dotted, walk
 
 _UNROLLED = 8  # entries of a list that is gone through one by one
@@ -346,7 +359,9 @@ class ControlFlow(Statements):
             got = self.iterate(node.iter, over)
             return got.items[0] if over.name == "range" and got.items else got
         if over.name == "parallel" and over.items:
-            return Value(items=(Value(self.index, scalar=True), *over.items[1:]))
+            first = over.items[0].name.removeprefix(FROM)
+            number = self.number_from(constant(int(first)) if first.isdecimal() else None, node.iter)
+            return Value(items=(Value(number, scalar=True), *over.items[1:]))
         made = [ref.name.rpartition(".")[2] for ref in over.refs if isinstance(ref, Obj)]
         counts = any(name in ("range", "arange", "count") for name in made) or isinstance(node.iter, cst.Call)
         return self._number(node) if counts else Value(ENTRY)
@@ -355,8 +370,8 @@ class ControlFlow(Statements):
         """Return the number of an iteration: ``range(1, steps + 1)`` counts from 1."""
         call = node.iter if isinstance(node.iter, cst.Call) else None
         ranged = call is not None and self.script.name_of(call.func).rpartition(".")[2] in ("range", "arange")
-        from_one = ranged and len(call.args) > 1 and self.eval(call.args[0].value).const == 1  # type: ignore[union-attr]
-        return Value(self.updates if from_one else self.index, scalar=True)
+        starts = self.eval(call.args[0].value) if call is not None and ranged and len(call.args) > 1 else None
+        return Value(self.number_from(starts, node.iter), scalar=True)
 
     def _do_While(self, node: cst.While) -> None:  # noqa: N802
         shard = self.loop is None and node in self.shards.loops

@@ -297,7 +297,7 @@ class Libraries(Classes):
             done = self._cleared(receiver) if row is Row.CLEAR else self.in_place(row, receiver, args, node, name)
             if done is not None:
                 return done
-        if receiver.place.kind is Kind.SHARD and (found := self._of_shard(receiver, name)) is not None:
+        if receiver.place.kind is Kind.SHARD and (found := self._of_shard(receiver, name, node)) is not None:
             return found
         if (metric := self._metric(receiver, name, given, node)) is not None:
             return metric
@@ -414,10 +414,10 @@ class Libraries(Classes):
             self.trained |= {r for r in self.reachable(args[1:2]) if r.kind == "foreign" and not _counts_alone(r)}
         return False
 
-    def _of_shard(self, receiver: Value, name: str) -> Value | None:
+    def _of_shard(self, receiver: Value, name: str, node: cst.Call) -> Value | None:
         """Return what a method of a shard returns: of a pipeline another one."""
         if name == "enumerate":
-            return self.numbered(receiver, self.entries(receiver), False)
+            return self.numbered(receiver, self.entries(receiver), node)
         if name in ("cardinality", "__len__"):
             return Value(SAME if self.shards.parts else Place(Kind.COUNT), scalar=True)
         return None if name in ("next", "get_next", "item") else receiver

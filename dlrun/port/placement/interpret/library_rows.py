@@ -84,13 +84,37 @@ class LibraryRows(Calls):
         if not args:
             return ANY
         starts = args[1] if len(args) > 1 else next((self.eval(a.value) for a in node.args if a.keyword), None)
-        return self.numbered(args[0], self.iterate(node, args[0]), starts is not None and starts.const == 1)
+        return self.numbered(args[0], self.iterate(node, args[0]), node, starts)
 
     def _row_pairs(self, args: list[Value], node: cst.Call) -> Value:
         shard = any(a.place.kind is Kind.SHARD for a in args)
         plain = self.script.name_of(node.func) == "builtins.zip" and not any(arg.star for arg in node.args)
         self.zipped[node] = args if plain else []
-        return self.parallel(tuple(self.iterate(node, a) for a in args), shard)
+        if not shard or not plain:
+            return self.parallel(tuple(self.iterate(node, a) for a in args), shard)
+        return self.parallel(tuple(self._next_to(a, arg.value) for a, arg in zip(args, node.args, strict=False)), True)
+
+    def _next_to(self, value: Value, node: cst.BaseExpression) -> Value:
+        """Return the entry of ``value`` that an iteration over a share gets: of numbers that go on with it its number.
+
+        Of other things it is the one that the serial script has beside another batch.
+        """
+        entry = self.iterate(node, value)
+        if value.name == "range" and value.items:
+            return value.items[0]
+        if value.place.kind is Kind.SHARD or self.shards.parts or self.content(entry).kind is not Kind.SAME:
+            return entry
+        name = self.script.name_of(node.func) if isinstance(node, cst.Call) else ""
+        if name == "itertools.repeat":
+            return entry
+        given = node.args if isinstance(node, cst.Call) else []
+        if name in ("builtins.range", "itertools.count") and len(given) < 3:
+            counts = name == "itertools.count"
+            starts = self.eval(given[0].value) if len(given) > (0 if counts else 1) else None
+            if not counts or len(given) < 2:
+                return Value(self.number_from(starts, node), scalar=True)
+        text = f"{self.script.code(node)} is gone through beside a share: entries stand beside other batches"
+        return entry.at(unknown(node, text))
 
     def _row_iterates(self, args: list[Value], node: cst.Call) -> Value:
         return args[0] if args else ANY
@@ -113,8 +137,7 @@ class LibraryRows(Calls):
         place = combine(self.content(a) for a in args)
         stop = self.content(args[1] if len(args) > 1 else args[0]) if args else SAME
         if stop.kind in (Kind.COUNT, Kind.INDEX) and self.loop is None:
-            from_one = len(args) > 1 and args[0].const == 1
-            number = Value(Place(Kind.COUNT if from_one else Kind.INDEX), scalar=True)
+            number = Value(self.number_from(args[0] if len(args) > 1 else None, node), scalar=True)
             return Value(Place(Kind.SHARD), name="range", items=(number,))
         made = self.new("list", node, "range", name="range")
         self.write((made, REST), Value(SAME if stop.kind is Kind.SAME else place, scalar=True))
