@@ -347,3 +347,17 @@ def test_iterations_are_counted_from_one_through_generators_and_beside_a_range(t
 def test_what_stands_beside_other_batches_on_ranks_is_told(head) -> None:
     source = f"import itertools\n{STEP}X = torch.zeros(64)\n{head}    step(x, y)\nprint(s)\n"
     assert [d.name for d in port(source).doubts] == ["unknown-placement"]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "it, n = iter(loader), 0\nwhile (b := next(it, None)) is not None:\n    step(*b)\n    n += len(b[0])\n",
+        "it, n = iter(loader), 0\nfor x, y in iter(lambda: next(it, None), None):\n    step(x, y)\n    n += len(x)\n",
+        "n = 0\nfor i, (x, y) in enumerate(map(lambda b: b, loader)):\n    step(x, y)\n    n += len(x)\n",
+    ],
+)
+def test_batches_that_a_test_or_a_function_draws_are_this_ranks(tmp_path, loop) -> None:
+    source = f"{STEP}{loop}print(n)\n"
+    (tmp_path / "dist.py").write_text(port(source).text)
+    assert started(tmp_path, ["dist.py"], ranks=2) == "96\n"

@@ -127,7 +127,7 @@ class Feeds(Sources, FullBatches):
                 self._of_iterated(loop, iterated)
         if len(self.found) > before:
             self.numbered = self.numbered or self._given.by_number(loop)
-        reached = list(self.draws.reached(loop.body)) if loop in self.innermost else []
+        reached = list(self.draws.each_iteration(loop)) if loop in self.innermost else []
         drawn = self._drawn(loop) if loop in self.innermost else []
         shown = [c for c, _ in drawn if only_shown(self.loops, loop, c)]
         if len(self.found) > before or len(shown) < len(drawn):
@@ -148,7 +148,7 @@ class Feeds(Sources, FullBatches):
 
     def _drawn(self, loop: cst.For | cst.While) -> list[tuple[cst.Call, cst.BaseExpression]]:
         """Return the calls by which an iteration of ``loop`` draws what may be samples, each from its iterator."""
-        found = [(c, self.draws.advanced(c)) for c in self.draws.reached(loop.body)]
+        found = [(c, self.draws.advanced(c)) for c in self.draws.each_iteration(loop)]
         return [
             (c, given)
             for c, given in found
@@ -174,7 +174,7 @@ class Feeds(Sources, FullBatches):
         function = self.script.function_of(call)
         if not depth or not isinstance(function, cst.FunctionDef) or not isinstance(iterator, cst.Name):
             return [iterator]
-        callers, reached = self.flow.callers(function), self.draws.reached(loop.body)
+        callers, reached = self.flow.callers(function), self.draws.each_iteration(loop)
         trains = [
             c
             for c in callers
@@ -214,7 +214,7 @@ class Feeds(Sources, FullBatches):
         if isinstance(loop, cst.While) or not self.iterated.counts(self.iterated.of(loop)):
             return None
         known = set(self.loops.gradients.backwards)
-        losses = [self._loss(c) for c in dict.fromkeys(self.draws.reached(loop.body)) if c in known]
+        losses = [self._loss(c) for c in dict.fromkeys(self.draws.each_iteration(loop)) if c in known]
         wholes = Wholes(self.kinds, loop, losses)
         return wholes if wholes.arrays and not any(moving(loop, name) for name in wholes.arrays) else None
 

@@ -94,6 +94,18 @@ class Draws:
         sizes = (dotted(n).rsplit(".", 1)[-1] for s in shape if s is not None for n in walk(s))
         return name.endswith("n_like") or any(size in ("shape", "size", "len") for size in sizes)
 
+    def each_iteration(self, loop: cst.For | cst.While) -> tuple[cst.Call, ...]:
+        """Return the calls that an iteration of ``loop`` may make: in its body, in the test of a ``while``.
+
+        So does what ``iter(function, sentinel)`` calls.
+        """
+        head = loop.test if isinstance(loop, cst.While) else loop.iter
+        called = (
+            isinstance(head, cst.Call) and self.script.name_of(head.func) == "builtins.iter" and len(head.args) == 2
+        )
+        before = self.reached(head) if isinstance(loop, cst.While) or called else ()
+        return (*before, *self.reached(loop.body))
+
     def random(self, node: cst.CSTNode) -> list[cst.Call]:
         """Return the calls, made by running ``node``, that draw samples at random."""
         return [call for call in self.reached(node) if DRAWS.search(self._name(call))]

@@ -39,6 +39,9 @@ class Iterated:
             if isinstance(node.func, cst.Attribute) and (numbered(node) or node.func.attr.value == "__iter__"):
                 node = node.func.value
                 continue
+            if self.script.name_of(node.func) == "builtins.map" and len(node.args) == 2:
+                node = node.args[1].value
+                continue
             if not node.args or self.script.name_of(node.func).rsplit(".", 1)[-1] not in WRAPPERS:
                 break
             node = node.args[0].value

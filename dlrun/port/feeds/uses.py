@@ -145,7 +145,7 @@ class Uses:
     @cached_property
     def _trained(self) -> set[cst.Call]:
         """The calls that training loops may come to."""
-        return {call for loop in self.loops.training for call in self.draws.reached(loop.body)}
+        return {call for loop in self.loops.training for call in self.draws.each_iteration(loop)}
 
     def _drawn(self, call: cst.Call) -> Iterator[cst.BaseExpression]:
         """Yield what ``call`` takes a batch from that goes into a model, and into no update."""

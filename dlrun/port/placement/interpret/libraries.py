@@ -202,6 +202,14 @@ class Libraries(Classes):
                     self.write((ref, key), Value(unknown(node, text)))
 
     def _mapped(self, args: list[Value], node: cst.Call) -> Value:
+        if any(a.place.kind is Kind.SHARD for a in args[1:]) and self.loop is None:
+            entry = self.call_value(args[0], [self.iterate(node, a) for a in args[1:]], {}, node)
+            up = self.script.parents[node]
+            while isinstance(up, (cst.Arg, cst.Call)):  # enumerate(map(f, loader))
+                up = self.script.parents[up]
+            if isinstance(up, cst.For):
+                return replace(self.parallel((entry,), True), name="drawn")
+            return Value(unknown(node, "each rank goes through its share of the batches in it"))
         entry = self.call_value(args[0], [self.entries(a) for a in args[1:]], {}, node)
         made = self.new("list", node, "mapped")
         self._like(made, args[1], entry)

@@ -117,6 +117,10 @@ class LibraryRows(Calls):
         return entry.at(unknown(node, text))
 
     def _row_iterates(self, args: list[Value], node: cst.Call) -> Value:
+        if len(args) == 2 and self.script.name_of(node.func) == "builtins.iter":  # of a function that is called
+            entry = self.call_value(args[0], [], {}, node)
+            kind = Kind.SHARD if self.content(entry).kind is Kind.ENTRY else Kind.SAME
+            return replace(self.parallel((entry,), False), place=Place(kind), name="drawn")
         return args[0] if args else ANY
 
     def _row_join(self, args: list[Value], node: cst.Call) -> Value:
