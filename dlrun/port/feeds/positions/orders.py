@@ -70,7 +70,9 @@ class Orders:
         if any(f.how in ("indices", "positions") or self._is_cut(f) or f.node in ordered for f in feeds):
             outer = [loop for loop in self.loops.training if loop not in self.innermost]
             bodies += [loop.body for loop in outer or self.innermost]
-        yield from dict.fromkeys(call for body in bodies for call in self.draws.permutations(body))
+        listed = (n for f in feeds if f.how == "iterable" for n in walk(f.node) if isinstance(n, cst.Call))
+        drawn = [call for call in listed if self.draws.permutes(call) and not self.draws.shuffles(call)]
+        yield from dict.fromkeys([*(c for body in bodies for c in self.draws.permutations(body)), *drawn])
 
     def _is_cut(self, feed: Feed) -> bool:
         """Tell whether ``feed`` is an order cut into batches: ``np.array_split(order, 9)``."""
