@@ -25,7 +25,7 @@ def cuts_order(script: Script, flow: Flow, node: cst.CSTNode) -> bool:
     cuts = [n for n in made if isinstance(n, cst.Call) and calls_method(n, *_CUTS)]
     if not made or len(cuts) < len(made):
         return False
-    cut = [n.args[0].value if _from_library(script, n) and n.args else n.func.value for n in cuts]  # type: ignore[attr-defined]
+    cut = [n.args[0].value if _from_library(script, n) and n.args else n.func.value for n in cuts]
     orders = [[o.node for o in flow.origins(c)] for c in cut]
     return all(found and all(_draws(script, n) for n in found) for found in orders)
 
