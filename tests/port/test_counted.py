@@ -314,3 +314,35 @@ def test_each_unknown_number_of_a_line_is_told() -> None:
     first += '    mean = (mean * i + loss) / (i + 1)\n    kept[i] = loss\nprint(f"{mean:.4f} {kept.sum():.4f}")\n'
     doubts = [d for d in port(STEP + first).doubts if d.name == "unknown-placement"]
     assert [d.why.partition(":")[0] for d in doubts] == ["mean", "kept.sum()"]
+
+
+FLAGGED = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def endless(loader):
+    while True:
+        yield from loader
+batches = endless(DataLoader(data, batch_size=8, shuffle=True))
+step, done, seen = 0, False, 0
+while not done:
+    x, y = next(batches)
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    step += 1
+    done = step >= 1000
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "ends", "expected"),
+    [
+        ("while not done:", "done = step >= 1000", "done = step >= dl.steps(1000)"),
+        ("while done is False:", "done = step > 999 or bad(step)", "done = step > dl.steps(999) or bad(step)"),
+        ("while not done:", "seen = step >= 1000", "seen = step >= 1000"),
+    ],
+)
+def test_a_count_that_ends_a_loop_by_way_of_a_name_is_divided(loop, ends, expected):
+    source = FLAGGED.replace("while not done:", loop).replace("done = step >= 1000", ends)
+    assert f"    {expected}\n" in port(source).text
