@@ -8,12 +8,17 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.port.feeds import Feeds
+from dlrun.port.feeds.positions.beside import cuts_order
 from dlrun.port.inputs import meta_learning, trained_input
 from dlrun.port.program.script import Script, argument, walk
 from dlrun.port.rebuilt import rebuilt
 from dlrun.port.untrained import missing, no_weights
 
 _EXACT = re.compile(r"^gpytorch\..*(ExactMarginalLogLikelihood|LeaveOneOutPseudoLikelihood)$")
+_LISTS = re.compile(
+    r"^((numpy|random)\.\w|torch\.(?!load$|utils\.data\.(\w+\.)?\w*DataLoader$)|"
+    r"builtins\.(zip|list|tuple|range|sorted|map|filter)$)"
+)
 
 
 def whole_graph(script: Script, node: cst.CSTNode) -> DlrunError:
@@ -207,10 +212,24 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
 
 
 def _one_by_one(feeds: Feeds, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is a list of the script's own: what it holds are samples or batches, and no loader's."""
+    """Tell whether ``node`` is the script's own, or a library's list: it holds samples or batches, and is no loader."""
     made = [o.node for o in feeds.flow.origins(node)]
-    zipped = any(isinstance(n, cst.Call) and feeds.script.name_of(n.func) == "builtins.zip" for n in made)
-    return zipped or any(isinstance(n, (cst.List, cst.ListComp)) for n in made)
+    if cuts_order(feeds.script, feeds.flow, node):
+        return False
+    return any(isinstance(n, (cst.List, cst.ListComp)) or _lists(feeds, n) for n in made)
+
+
+def _lists(feeds: Feeds, made: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()) -> bool:
+    """Tell whether the call ``made`` returns a list, an array or a data set; a method's call, of one of these."""
+    if not isinstance(made, cst.Call) or made in seen or feeds.kinds.of_call(made) == "loader":
+        return False
+    if isinstance(own := feeds.flow.definition(made.func), cst.ClassDef):
+        loads = any(name.endswith("DataLoader") for name in feeds.flow.bases(own))
+        return not loads and not any(feeds.kinds.of(a.value) == "loader" for a in made.args)
+    if _LISTS.search(feeds.script.name_of(made.func)):
+        return True
+    of = feeds.flow.origins(made.func.value) if isinstance(made.func, cst.Attribute) else []
+    return any(_lists(feeds, o.node, seen | {made}) for o in of)
 
 
 def _yields(feeds: Feeds, node: cst.CSTNode) -> bool:

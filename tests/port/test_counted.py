@@ -361,3 +361,35 @@ def test_batches_that_a_test_or_a_function_draws_are_this_ranks(tmp_path, loop) 
     source = f"{STEP}{loop}print(n)\n"
     (tmp_path / "dist.py").write_text(port(source).text)
     assert started(tmp_path, ["dist.py"], ranks=2) == "96\n"
+
+
+FLAGGED = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def endless(loader):
+    while True:
+        yield from loader
+batches = endless(DataLoader(data, batch_size=8, shuffle=True))
+step, done, seen = 0, False, 0
+while not done:
+    x, y = next(batches)
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    step += 1
+    done = step >= 1000
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "ends", "expected"),
+    [
+        ("while not done:", "done = step >= 1000", "done = step >= dl.steps(1000)"),
+        ("while done is False:", "done = step > 999 or bad(step)", "done = step > dl.steps(999) or bad(step)"),
+        ("while not done:", "seen = step >= 1000", "seen = step >= 1000"),
+    ],
+)
+def test_a_count_that_ends_a_loop_by_way_of_a_name_is_divided(loop, ends, expected):
+    source = FLAGGED.replace("while not done:", loop).replace("done = step >= 1000", ends)
+    assert f"    {expected}\n" in port(source).text

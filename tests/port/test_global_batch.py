@@ -27,6 +27,20 @@ for x, y in DataLoader(data, batch_size, shuffle=True):
     sched.step()
 """
 
+MOVED = """
+class Moved:
+    def __init__(self, loader):
+        self.loader = loader
+    def __iter__(self):
+        for x, y in self.loader:
+            yield x.float(), y.float()
+class Read:
+    def __init__(self, data):
+        self.data = data
+    def __iter__(self):
+        yield from zip(self.data, self.data)
+"""
+
 
 def test_rate_and_steps_stay_and_the_loader_divides_its_batches():
     ported = port(LOOP, GLOBAL)
@@ -48,6 +62,44 @@ def test_what_depends_on_the_batch_is_doubted(old, new, doubt):
     assert doubt in port(LOOP.replace(old, new), GLOBAL).report()
     assert "doubts" in port(LOOP, GLOBAL).report()
     assert doubt not in port(LOOP, GLOBAL).report()
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        (
+            "np.array_split(np.random.permutation(96), 8)",
+            "dl.shard(iter(np.array_split(dl.broadcast(np.random.permutation(96)), 8)), batch=",
+        ),
+        ("torch.randperm(96).split(12)", "dl.shard(iter(dl.broadcast(torch.randperm(96)).split(12)), batch="),
+        ("Moved(DataLoader(data, 12))", "dl.shard(Moved(DataLoader(data, 12)), batch="),
+    ],
+)
+def test_orders_cut_into_batches_and_loaders_that_are_wrapped_are_divided_batch_by_batch(batches, expected):
+    loop = LOOP.replace("import torch\n", "import torch\nimport numpy as np\n" + MOVED, 1)
+    loop = loop.replace("for x, y in DataLoader(data, batch_size, shuffle=True):", f"for x, y in {batches}:")
+    ported = port(loop, GLOBAL)
+    assert expected in ported.text and not ported.doubts
+
+
+@pytest.mark.parametrize(
+    "batches",
+    (
+        "random.sample(kept, 8)",
+        "Read(data)",
+        "TensorDataset(data, data)",
+        "zip(data.split(9), data.split(9))",
+        "data.reshape(8, 12, 2)",
+    ),
+)
+def test_what_may_be_samples_is_not_divided_globally(batches):
+    loop = LOOP.replace(
+        "import torch\n", "import torch\nimport random\nfrom torch.utils.data import TensorDataset\n" + MOVED, 1
+    )
+    loop = loop.replace("model =", "data = torch.randn(96, 2)\nkept = list(data)\nmodel =")
+    loop = loop.replace("for x, y in DataLoader(data, batch_size, shuffle=True):", f"for x, y in {batches}:")
+    with pytest.raises(DlrunError, match="here they are the entries of a list"):
+        port(loop, GLOBAL)
 
 
 def test_a_loss_that_is_a_sum_is_that_over_the_batch_where_it_trains():

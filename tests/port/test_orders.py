@@ -302,3 +302,30 @@ def test_a_pool_that_a_model_takes_its_samples_from_weighs_no_losses() -> None:
     found = port(POOL).doubts
     assert [d.danger for d in found if "a model chose or made these samples" in d.why] == ["medium"]
     assert not [d for d in found if d.danger == "high"]
+
+
+BEGINS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+def made(n):
+    x = torch.randn(n, 2)
+    return TensorDataset(x, x.sum(1, keepdim=True))
+def trained(loader):
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        yield loss.item()
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for loss in trained(DataLoader(made(96), 8)):
+    pass
+"""
+
+
+def test_samples_that_are_made_in_the_line_in_which_training_begins_are_told():
+    assert [doubt.name for doubt in port(BEGINS).doubts if doubt.danger == "high"] == ["order-differs"]
+    before = BEGINS.replace("for loss in", "data = made(96)\nfor loss in").replace(
+        "DataLoader(made(96)", "DataLoader(data"
+    )
+    assert not [doubt for doubt in port(before).doubts if doubt.danger == "high"]

@@ -919,3 +919,92 @@ def test_the_number_of_a_batch_is_the_serial_one_where_a_divided_number_asks_for
     due = "    def due(every):\n        return (i + 1) % every == 0\n"
     text = port(source.rstrip() + f"\n{due}    if {asks}:\n        torch.save(model, 'm')\n        print(i)\n").text
     assert f"print({shown})" in text
+
+
+BESIDE_CLOCK = (
+    HEAD.replace("import torch\n", "import time\nimport torch\n", 1)
+    + """
+loader = DataLoader(data, batch_size=8)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+steps, begun = 0, time.time()
+for epoch in range(2):
+    for x, y in loader:
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+        steps += 1
+        if steps % 4 == 0:
+            print(steps)
+print(f"{time.time() - begun:.1f} s {steps} steps")
+print("%.1f s %d steps" % (time.time() - begun, steps))
+print([time.time(), steps], {"at": time.time(), "steps": steps}, (time.time(), steps))
+print(f"{steps / (time.time() - begun):.1f} steps/s")
+print(f"{time.time() - begun:.1f} s")
+"""
+)
+
+
+def test_counts_beside_a_time_are_the_serial_ones():
+    ported = port(BESIDE_CLOCK)
+    shown = [line for line in ported.text.splitlines() if line.startswith("print(")]
+    assert [line.count("dl.serial_steps(steps)") for line in shown] == [
+        1,
+        1,
+        3,
+        0,
+        0,
+    ]  # steps a second are those of the port
+    assert not ported.doubts
+
+
+OTHERWISE = (
+    HEAD
+    + """
+loader = DataLoader(data, batch_size=8)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+steps = 0
+def epoch():
+    global steps
+    for x, y in loader:
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+        steps += 1
+for trial in range(3):
+    try:
+        epoch()
+    except ValueError:
+        continue
+    break
+else:
+    raise SystemExit("none")
+print(steps)
+"""
+)
+
+
+@pytest.mark.parametrize("head", ["for trial in range(3):", "for trial in (1, 2, 3):", "while steps < 99:"])
+def test_what_follows_a_loop_that_raises_where_nothing_broke_out_of_it_is_seen(head):
+    ported = port(OTHERWISE.replace("for trial in range(3):", head))
+    assert "steps = dl.total(steps)" in ported.text or any(doubt.why.startswith("steps:") for doubt in ported.doubts)
+
+
+def test_an_object_that_shows_itself_behind_the_loop_is_told_as_its_numbers_are():
+    kept = """
+class Running:
+    def __init__(self):
+        self.n, self.mean, self.squares = 0, 0.0, 0.0
+    def add(self, x):
+        self.n += 1
+        off = x - self.mean
+        self.mean += off / self.n
+        self.squares += off * (x - self.mean)
+    def __repr__(self):
+        return f"{self.mean} {self.squares / self.n}"
+running = Running()
+"""
+    ported = port(
+        kept
+        + SERIAL.replace("    opt.step()", "    opt.step()\n    running.add(x.sum().item())")
+        + "print(f'{running}')\n"
+    )
+    told = [(doubt.danger, doubt.why[:8]) for doubt in ported.doubts if doubt.name != "rate-may-not-suit"]
+    assert told == [("medium", "running:")]

@@ -9,6 +9,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dl_comm.reduction.layout import Layout, ShareOfList, layout_of, noted
+from dl_comm.torch.divided import DividedSampler
 from dl_comm.torch.shard_iterators import ShardedStream
 from dl_comm.torch.sharding import ShardedSampler
 from dl_comm.torch.stretching import StretchedBatches, StretchedSampler
@@ -50,6 +51,8 @@ def _of_set(data: Any) -> Layout | None:
 
 def _of_sampler(sampler: Any) -> Layout | None:
     """Return the layout where the sampler's own entries are sharded."""
+    if isinstance(sampler, DividedSampler):
+        return sampler.layout_of_share()
     if isinstance(sampler, SampledBatches):
         whole = _length(sampler._batches)
         return Layout("batches", whole, None if whole is None else len(sampler), 1, None, sampler.sizes, True)

@@ -22,6 +22,7 @@ from dl_comm.reduction.layout import Layout, note
 from dl_comm.shard_iterators import shard_calls, without_restart
 from dl_comm.shares import check_side_by_side
 from dl_comm.torch.arrays import Share, check_equal_lengths, shard_sequence
+from dl_comm.torch.divided import DividedBatches, DividedSampler, is_one_batch
 from dl_comm.torch.shard_iterators import ShardedIterator, ShardedStream
 from dl_comm.torch.uneven import Blocks, weighing
 from dl_comm.torch.whole_batches import SampledBatches, order_of_rank0, share_whole
@@ -60,9 +61,9 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
     order that rank 0 drew. So the k-th global batch of n ranks with batch size B/n is the serial run's k-th batch of
     size B. No sample is there twice; ``drop_last`` leaves out global batches that are shorter. ``len()`` counts this
     rank's batches, as many on all ranks; ``loader.dataset`` is the whole data set. A batch sampler of the user's own is
-    shared batch by batch, and so is, where the local batch stays, the order of a sampler of their own: it may put
-    samples side by side that belong into one batch. A loader that already has a ``DistributedSampler`` over several
-    replicas is returned as it is.
+    shared batch by batch, or each of its batches is divided; where the local batch stays, so is the order of a sampler
+    of their own: it may put samples side by side that belong into one batch. A loader that already has a
+    ``DistributedSampler`` over several replicas is returned as it is.
 
     *An IterableDataset* (alone or in a loader, with any number of workers) is read by every rank, which keeps every
     n-th sample and pads at the end; so it must yield the same stream on all ranks. What it draws at random all ranks
@@ -72,6 +73,8 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
     *Tensors, arrays, lists, ranges, DataFrames* give the entries r, r + n, ... of axis 0, padded from the beginning
     to equal lengths (of a range rank 0 says so); *a map-style Dataset* gives the Subset of these; a tuple or dict of
     arrays is shared array by array; *a generator* or other iterable is read by every rank, like an IterableDataset.
+    With ``batch="global"`` it yields batches: tensors, arrays, or tuples, lists, dicts and dataclasses of such, all of
+    one length, of which each rank takes every n-th sample; ``iter(batches)`` says so of a list.
 
     *Arrays that are one batch*, taken whole at every step, are shared with ``batch="global"``: where n does not divide
     their length, entries are repeated, each as often as the others, so that the mean over ranks of a mean over samples
@@ -104,16 +107,15 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
             f"shard() got {type(data).__name__}; it takes a DataLoader, a Dataset, a tensor, an array, a list or "
             "another iterable"
         )
-    if n == 1 or isinstance(data, (Share, ShardedStream, WholeBatches)):
+    if n == 1 or isinstance(data, (Share, ShardedStream, WholeBatches, DividedBatches)):
         return data
     if isinstance(data, DataLoader):
         if data not in _sharded:
             _sharded[data] = _shard_loader(data, get_rank(), n, n if batch == "global" else 1)
         return _sharded[data]
-    if batch == "global" and not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        raise TypeError(
-            f"shard(batch='global') got {type(data).__name__}, whose batches it cannot divide; it takes a DataLoader"
-        )
+    if batch == "global" and not is_one_batch(data):
+        divided = DividedBatches(data, get_rank(), n)
+        return iter(divided) if isinstance(data, Iterator) else divided
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, IterableDataset):
         return shard_sequence(data, get_rank(), n, batch, equal)
     if not isinstance(data, Iterator):
@@ -125,7 +127,7 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
 
 def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> DataLoader[Any]:
     """Return the loader of one rank of n, whose batches are 1/``divide`` of those that ``loader`` has."""
-    if isinstance(loader.dataset, ShardedStream) or isinstance(loader.batch_sampler, ShardedSampler):
+    if isinstance(loader.dataset, ShardedStream) or isinstance(loader.batch_sampler, (ShardedSampler, DividedSampler)):
         return loader
     if isinstance(loader.sampler, ShardedSampler) or isinstance(loader.batch_sampler, SampledBatches):
         return loader
@@ -150,7 +152,7 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
     else:
         check_equal_lengths(loader.dataset)
         changes |= _sharded_samplers(loader, rank, n, divide)
-        if isinstance(changes.get("sampler"), ShardedSampler) and "batch_sampler" in changes:
+        if "batch_sampler" in changes and ("sampler" in changes or divide > 1):
             kind: Any = type(loader)
             sharded.__class__ = weighing(kind)
         if loader.generator is not None and rank > 0:
@@ -194,19 +196,18 @@ def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int, divide: int) -
     drawn: Any = batches if own else loader.sampler
     known = hasattr(drawn, "__len__")
     if known:
-        check_enough(len(drawn), n, "batches of its batch sampler" if own else "entries of its sampler")
+        check_enough(
+            len(drawn),
+            n if not own or divide == 1 else 1,
+            "batches of its batch sampler" if own else "entries of its sampler",
+        )
     if batches is None and divide > 1:
         _check_divisible(None, divide)
     if batches is None:  # no automatic batching: the sampler's entries are the batches
         return {"sampler": ShardedSampler(loader.sampler, rank, n)}
     if type(batches) is BatchSampler:
         return _divided(loader, batches, rank, n, divide)
-    if divide > 1:
-        raise TypeError(
-            f"shard(batch='global') got a DataLoader with a {type(batches).__name__} of its own; "
-            "its batches are sharded whole: shard(loader)"
-        )
-    return {"batch_sampler": ShardedSampler(batches, rank, n)}
+    return {"batch_sampler": DividedSampler(batches, rank, n) if divide > 1 else ShardedSampler(batches, rank, n)}
 
 
 def _divided(loader: DataLoader[Any], batches: Any, rank: int, n: int, divide: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import repeat
@@ -88,8 +88,8 @@ class WeighedBatches:
     Loops may be nested, and left early: the weight is that of the batch that was taken last by a loop that goes on.
     """
 
-    def __init__(self, batches: Any, weights: Iterator[float]) -> None:
-        self._batches, self._weights = batches, weights
+    def __init__(self, batches: Any, weights: Iterator[float], layout: Callable[[], Layout] | None = None) -> None:
+        self._batches, self._weights, self._layout = batches, weights, layout
 
     def __getattr__(self, name: str) -> Any:
         if name == "_batches":
@@ -122,7 +122,7 @@ class WeighedBatches:
 
     def layout_of_share(self) -> Layout | None:
         """Return how the batches lie in the serial order."""
-        return layout_of(self._batches)
+        return self._layout() if self._layout is not None else layout_of(self._batches)
 
 
 _averaged: list[weakref.ref[Tensor]] = []  # the parameters whose gradients were averaged last
@@ -225,6 +225,8 @@ def weighing(kind: Any) -> Any:
 
     def iterate(self: Any) -> Any:
         batches = kind.__iter__(self)
+        if (divided := getattr(self.batch_sampler, "parts", None)) is not None:
+            return WeighedBatches(batches, divided.weights())
         blocks = self.batch_sampler.sampler.blocks()
         if blocks is not None and is_rank0() and "_dl_told" not in vars(self):
             vars(self)["_dl_told"] = True

@@ -174,6 +174,8 @@ class Shown:
                 return None
             return self._parts(node, True, ENTRY)
         computed = isinstance(node, _COMPUTES)
+        if place.kind is Kind.CLOCK and self._is_text_or_row(node):
+            return [wrap for part in self._read_by(node) for wrap in self.wraps(part, shown) or ()]
         if place.kind is Kind.CLOCK or (place.kind is Kind.SAME and not (computed and node not in self.run.seen)):
             return []
         if shown and not computed and any(value.name == "row" for value in self.run.seen.get(node, ())):
@@ -232,6 +234,14 @@ class Shown:
             return []  # of one iteration: no number
         self.lost.append(node)  # nothing is known that makes it serial
         return None
+
+    def _is_text_or_row(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` only puts values side by side, and computes nothing with them."""
+        if isinstance(node, cst.BinaryOperation):
+            return isinstance(node.operator, (cst.Add, cst.Modulo))
+        if isinstance(node, cst.Call):
+            return calls_method(node, "format") or self.script.name_of(node.func) in ("builtins.str", "builtins.format")
+        return isinstance(node, _COMPUTES) and not isinstance(node, (cst.UnaryOperation, cst.Comparison, cst.IfExp))
 
     def _of_part(self, node: cst.BaseExpression, place: Place) -> list[Wrap] | None:
         """Return what makes a number serial that is of this rank's part of each batch; None of what is no number."""
@@ -550,7 +560,8 @@ class Shown:
             return
         self.doubted.add(why or node)
         text = self.script.code(node)
-        if any(getattr(ref, "kind", "") == "instance" for v in self.run.seen.get(node, ())[-1:] for ref in v.refs):
+        own = any(getattr(ref, "kind", "") == "instance" for v in self.run.seen.get(node, ())[-1:] for ref in v.refs)
+        if own and (self.sink is None or self.sink.loop is not None):
             yield Doubt(node, f"{text}: rank 0's own so far: it shows itself", "low", name="shown-by-rank-0")
             return
         counted = place.at == "bent" or place.kind is Kind.SAME

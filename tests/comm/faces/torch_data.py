@@ -266,6 +266,56 @@ def what_the_loader_was_given_stays():
     assert len(loader) == 10
 
 
+def batches_that_a_script_makes_itself_are_divided_too():
+    x = torch.arange(4.0 * 2 * _n)
+    serial = [b.tolist() for b in x.split(2 * _n)]
+    picks = BatchSampler(range(8 * _n), 2 * _n, False)
+
+    class Moved:
+        def __iter__(self):
+            yield from ((b, {"twice": 2 * b.numpy(), "names": list(map(str, b))}) for b in x.split(2 * _n))
+
+    own = type("Own", (BatchSampler,), {})(range(8 * _n), 2 * _n, False)
+    assert type(own) is not type(picks)
+    for batches in (iter(x.split(2 * _n)), DataLoader(_Numbers(8 * _n), batch_sampler=own)):
+        divided = dl.shard(batches, batch="global")
+        assert _global_batches(divided) == serial
+    (first, more), *_ = dl.shard(Moved(), batch="global")
+    assert first.tolist() == serial[0][_r::_n] and more["twice"].tolist() == (2 * first).tolist()
+    assert len(more["names"]) == 2
+    if _n > 1:
+        for sample in ((x[:4], x[:1]), (x, 3), "text"):
+            assert "is it a batch, or a sample" in _refusal(lambda s=sample: list(dl.shard(iter([s]), batch="global")))
+        assert "has no batches to divide" in _refusal(lambda: dl.shard(TensorDataset(x), batch="global"))
+
+
+def _refusal(call):
+    try:
+        call()
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def gradients_count_by_the_samples_of_a_rank_in_batches_of_the_scripts_own():
+    torch.manual_seed(1)
+    x = torch.randn(29, 3, dtype=torch.double)
+    y = x.sum(1, keepdim=True) ** 2
+    serial = list(zip(x.split(2 * _n + 1), y.split(2 * _n + 1), strict=True))
+    own = type("Own", (BatchSampler,), {})(range(29), 2 * _n + 1, False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alone = _net()
+        optimizer = torch.optim.SGD(alone.parameters(), 0.02, momentum=0.9)
+        for a, b in serial * 2:
+            (alone(a) - b).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        loader = dl.shard(DataLoader(TensorDataset(x, y), batch_sampler=own), batch="global")
+        for mine, theirs in zip(_trained(_net(), loader, 2), alone.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs.detach(), rtol=1e-10, atol=1e-12)
+
+
 def batch_samplers_of_ones_own_are_shared_batch_by_batch():
     class Buckets:
         def __init__(self):

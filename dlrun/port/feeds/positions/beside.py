@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from dlrun.port.facts.models.kinds import Kinds
 from dlrun.port.facts.numbers.lists import Lists
 from dlrun.port.feeds.foreign import COUNTS
 from dlrun.port.feeds.positions.positions import mentions, names_of
-from dlrun.port.program.script import argument, calls_method, dotted, names_in, walk
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Script, argument, calls_method, dotted, names_in, walk
 
 _CUTS = ("split", "chunk", "tensor_split", "array_split", "unbind")
 _LISTS = ("builtins.list", "builtins.tuple", "builtins.range", "builtins.zip", "builtins.open")
+
+_IN_ORDER = re.compile(r"(^|\.)(randperm|permutation|arange)$")
+
+
+def cuts_order(script: Script, flow: Flow, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is an order of samples cut into batches: ``np.array_split(rng.permutation(9), 3)``."""
+    made = [o.node for o in flow.origins(node)]
+    cuts = [n for n in made if isinstance(n, cst.Call) and calls_method(n, *_CUTS)]
+    if not made or len(cuts) < len(made):
+        return False
+    cut = [n.args[0].value if _from_library(script, n) and n.args else n.func.value for n in cuts]
+    orders = [[o.node for o in flow.origins(c)] for c in cut]
+    return all(found and all(_draws(script, n) for n in found) for found in orders)
+
+
+def _from_library(script: Script, call: cst.Call) -> bool:
+    return script.name_of(call.func).startswith(("numpy.", "torch."))
+
+
+def _draws(script: Script, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` numbers samples: ``torch.randperm(9)``, ``rng.permutation(9)``."""
+    return isinstance(node, cst.Call) and bool(_IN_ORDER.search(script.name_of(node.func) or dotted(node.func)))
 
 
 def goes_in(kinds: Kinds, loop: cst.CSTNode | None, zipped: cst.Call, part: cst.BaseExpression) -> bool:

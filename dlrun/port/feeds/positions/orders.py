@@ -70,7 +70,9 @@ class Orders:
         if any(f.how in ("indices", "positions") or self._is_cut(f) or f.node in ordered for f in feeds):
             outer = [loop for loop in self.loops.training if loop not in self.innermost]
             bodies += [loop.body for loop in outer or self.innermost]
-        yield from dict.fromkeys(call for body in bodies for call in self.draws.permutations(body))
+        listed = (n for f in feeds if f.how == "iterable" for n in walk(f.node) if isinstance(n, cst.Call))
+        drawn = [call for call in listed if self.draws.permutes(call) and not self.draws.shuffles(call)]
+        yield from dict.fromkeys([*(c for body in bodies for c in self.draws.permutations(body)), *drawn])
 
     def _is_cut(self, feed: Feed) -> bool:
         """Tell whether ``feed`` is an order cut into batches: ``np.array_split(order, 9)``."""
@@ -83,6 +85,7 @@ class Orders:
         for call in (*self._trained, *self._by_name(), *self._iterating(dealt)):
             if call not in self._at_batches and self.is_order(call):
                 yield call
+        yield from self._begins_with()
         for node in dealt:
             yield from self._bounds(node)
             yield from self._begun_anew(node)
@@ -95,6 +98,17 @@ class Orders:
             same = shuffled is not None and any(o.node in made for o in self.flow.origins(shuffled))
             if same or made_of(self.flow, node, {call}):
                 yield call
+
+    def _begins_with(self) -> Iterator[cst.Call]:
+        """Yield what makes samples at random in the line in which training begins: ``for loss in fit(made(9)):``."""
+        for top in self._tops:
+            calls = [n for n in walk(top.iter) if isinstance(n, cst.Call)] if isinstance(top, cst.For) else []
+            for call in calls:
+                targets = self.flow.targets(call)
+                trains = any(self.flow.yields(f) or self.loops.gradients.runs_backward(f.body) for f in targets)
+                inner = [n for f in targets for n in self.draws.reached(f.body)] if not trains else []
+                if any(_NUMBERS.search(self.script.name_of(n.func)) and self._shared(n) for n in inner):
+                    yield call
 
     def _bounds(self, node: cst.CSTNode) -> Iterator[cst.Call]:
         """Yield what draws where ``node`` begins or ends, or its stride: ``range(random.randint(0, 9), len(x), 8)``."""

@@ -271,8 +271,14 @@ class ControlFlow(Statements):
                 self.until_stable(node, lambda: self.assign(node.target, self.iterate(node.iter, over)), local)
                 if node in self.shards.noisy and self.loop is None and self.state is not None:
                     self.averaged(node, before)
+        self._otherwise(node)
+
+    def _otherwise(self, node: cst.For | cst.While) -> None:
+        """Run what a loop does that no ``break`` has ended; where there is one, it may be left out."""
         if node.orelse is not None and self.state is not None:
+            left = dict(self.state) if any(isinstance(n, cst.Break) for n in walk(node.body)) else None
             self.block(node.orelse.body)
+            self.state = merge(self.state, left)
 
     def _turns(self, over: Value) -> Place:
         """Return the placement of what a loop goes through; what objects in a list hold makes no turns."""
@@ -387,8 +393,7 @@ class ControlFlow(Statements):
         else:
             self.plain_loops.add(node)
             self.until_stable(node, ask, node in self.shards.plays)
-        if node.orelse is not None and self.state is not None:
-            self.block(node.orelse.body)
+        self._otherwise(node)
 
     def until_stable(self, node: Any, begin: Any, local: bool) -> None:
         """Run a loop that is no loop over a shard until nothing changes."""

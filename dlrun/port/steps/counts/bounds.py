@@ -233,6 +233,22 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
             told = counted(left) or so_far(bare(facts, left))
             if ends and told and not at_times and not is_least(right):
                 yield right
+    for loop, value in _flags(facts):
+        for left, how, right in compared(value):
+            told = counted(left) or so_far(bare(facts, left))
+            at_times = _grows_at_times(facts, loop, count_name(facts, left))
+            if issubclass(how, (*AFTER, *_BEFORE)) and told and not at_times and not is_least(right):
+                yield right
+
+
+def _flags(facts: Facts) -> Iterator[tuple[cst.While, cst.BaseExpression]]:
+    """Yield loops that go on by a name, and what they set it to: ``while not done: ...; done = step >= 1000``."""
+    for node in facts.script.of(cst.Assign):
+        for loop in facts.script.above(node):
+            if isinstance(loop, cst.While) and loop in facts.loops and not _is_part(facts, loop):
+                asked = {dotted(n) for n in walk(loop.test) if isinstance(n, (cst.Name, cst.Attribute))}
+                if any(dotted(t.target) in asked for t in node.targets):
+                    yield loop, node.value
 
 
 def _is_part(facts: Facts, node: cst.If | cst.While) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import libcst as cst
@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.feeds.draws import IN_PLACE
+from dlrun.port.feeds.positions.beside import cuts_order
 from dlrun.port.feeds.positions.positions import ends, slides
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, walk
@@ -68,6 +69,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 )
         elif feed.how == "iterable":
             why = "the training loop takes this rank's share of the batches"
+            if facts.options.batch == "global" and cuts_order(facts.script, facts.flow, feed.node):
+                share = partial(_one_by_one, wrap)
             if (trains := evaluation.in_turns(facts, feed.node)) is not None:
                 share = partial(_by_turns, facts, trains)
             yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
@@ -154,6 +157,13 @@ def _is_tuple(facts: Facts, node: cst.CSTNode) -> bool:
 
 def _listed(node: cst.BaseExpression) -> cst.BaseExpression:
     return cst.Call(cst.Name("list"), [cst.Arg(node)])
+
+
+def _one_by_one(
+    wrap: Callable[[cst.BaseExpression], cst.BaseExpression], node: cst.BaseExpression
+) -> cst.BaseExpression:
+    """Return a share of each batch of a list, which as it stands would be one batch."""
+    return wrap(cst.Call(cst.Name("iter"), [cst.Arg(node)]))
 
 
 def _one_order(facts: Facts, call: cst.Call) -> Iterator[Edit | Doubt]:

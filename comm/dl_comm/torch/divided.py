@@ -1,0 +1,190 @@
+"""Batches that a script makes itself, of each of which a rank takes a part: every n-th of its samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+from dl_comm.parts import share_of
+from dl_comm.ranks import is_rank0
+from dl_comm.reduction.layout import Layout
+from dl_comm.shard_iterators import without_restart
+from dl_comm.shared_random import Alike
+from dl_comm.torch.uneven import WeighedBatches
+from dl_comm.torch.whole_batches import order_of_rank0
+
+_BLOCK = 1024  # batches of a sampler that are drawn at once
+
+
+class _Parts:
+    """How a rank's parts of batches weigh, one after the other, and whether all ranks' were of one size so far."""
+
+    def __init__(self, rank: int, n: int) -> None:
+        self._rank, self._n = rank, n
+        self._weights: deque[float] = deque()
+        self._even, self._told = True, False
+
+    def begin(self) -> None:
+        self._weights = deque()
+
+    def rows(self, length: int) -> slice:
+        """Return which of ``length`` samples are this rank's; the last, which does not count, where none is left."""
+        self._weights.append(self._n * share_of(length, self._rank, self._n) / length if length else 1.0)
+        self._even &= length % self._n == 0
+        if length % self._n and is_rank0() and not self._told:
+            self._told = True
+            warnings.warn(
+                f"{self._n} ranks do not divide a global batch of {length}: gradients count by a rank's samples, and "
+                "are exact; means that are shown are means of the ranks' means"
+                + ", and sums count a sample twice where a rank has none"
+                * (length < self._n),
+                stacklevel=4,
+            )
+        return slice(self._rank, None, self._n) if self._rank < length else slice(-1, None)
+
+    def weights(self) -> Iterator[float]:
+        """Yield the weight of each part, after it was cut."""
+        while True:
+            yield self._weights.popleft() if self._weights else 1.0
+
+    def layout(self) -> Layout:
+        """Return how the parts lie in the serial order."""
+        return Layout("entries" if self._even else "parts")
+
+
+class DividedSampler(Sampler[Any]):
+    """This rank's part of every batch of a batch sampler, in the order that rank 0 draws; its iteration is collective.
+
+    Attributes it lacks are the other sampler's.
+    """
+
+    def __init__(self, batches: Any, rank: int, n: int) -> None:
+        self._batches = batches
+        self.parts = _Parts(rank, n)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.parts.begin()
+        batches = without_restart(self._batches)
+        while True:
+            drawn = order_of_rank0([list(batch) for batch in islice(batches, _BLOCK)])
+            for batch in drawn:
+                yield batch[self.parts.rows(len(batch))]
+            if len(drawn) < _BLOCK:
+                return
+
+    def layout_of_share(self) -> Layout:
+        """Return how the parts lie in the serial order."""
+        return self.parts.layout()
+
+
+class DividedBatches:
+    """This rank's part of every batch of an iterable; what is drawn at random meanwhile all ranks draw alike.
+
+    A batch is a tensor, an array, or a tuple, list, dict or dataclass of such and of lists, all of one length.
+    Attributes it lacks are the iterable's.
+    """
+
+    def __init__(self, batches: Any, rank: int, n: int) -> None:
+        self._batches = batches
+        self._parts = _Parts(rank, n)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Any:
+        self._parts.begin()
+        return WeighedBatches(self._divided(), self._parts.weights(), self._parts.layout)
+
+    def _divided(self) -> Iterator[Any]:
+        alike = Alike()
+        with alike:
+            batches = without_restart(self._batches)
+        while True:
+            with alike:
+                taken = list(islice(batches, 1))
+            if not taken:
+                return
+            lengths = set(_lengths(taken[0]))
+            if len(lengths) != 1 or None in lengths:
+                raise TypeError(
+                    f"shard(batch='global') got a {type(self._batches).__name__} of {type(taken[0]).__name__}s that "
+                    "hold no arrays, tensors and lists of one length alone: is it a batch, or a sample? A DataLoader "
+                    "tells, or shard(batch='local')"
+                )
+            yield _cut(taken[0], self._parts.rows(next(iter(lengths)) or 0))
+
+    def layout_of_share(self) -> Layout:
+        """Return how the parts lie in the serial order."""
+        return self._parts.layout()
+
+
+def is_one_batch(data: Any) -> bool:
+    """Tell whether ``data`` are samples of one batch, not batches one after the other.
+
+    Raises ``TypeError`` for a data set, whose entries are samples that no loader puts into batches.
+    """
+    if isinstance(data, Dataset):
+        raise TypeError(
+            f"shard(batch='global') got a {type(data).__name__}, which has no batches to divide; it takes a DataLoader"
+        )
+    arrays = isinstance(data, (Tensor, np.ndarray, list, tuple, range)) or hasattr(data, "iloc")
+    return arrays or not hasattr(data, "__iter__")
+
+
+def _structure(batch: Any, top: bool) -> dict[Any, Any] | None:
+    """Return what ``batch`` is made of; None of what has samples for entries, or none."""
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    if isinstance(batch, tuple) or (top and isinstance(batch, list) and any(map(_is_array, batch))):
+        return dict(enumerate(batch))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return None
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0
+
+
+def _lengths(batch: Any, top: bool = True) -> Iterator[int | None]:
+    """Yield how many samples each part of a batch has; None of what holds none."""
+    if (inner := _structure(batch, top)) is not None:
+        for part in inner.values():
+            yield from _lengths(part, False)
+    elif batch is not None:
+        yield len(batch) if _is_array(batch) or isinstance(batch, list) else None
+
+
+def _cut(batch: Any, rows: slice, top: bool = True) -> Any:
+    """Return the ``rows`` of all that a batch holds."""
+    if (inner := _structure(batch, top)) is None:
+        return batch if batch is None else batch[rows]
+    parts = {key: _cut(part, rows, False) for key, part in inner.items()}
+    if isinstance(batch, Mapping):
+        return parts if type(batch) is dict else type(batch)(parts)  # type: ignore[call-arg]
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return dataclasses.replace(batch, **parts)
+    if hasattr(batch, "_fields"):
+        return type(batch)(*parts.values())
+    return type(batch)(parts.values())
