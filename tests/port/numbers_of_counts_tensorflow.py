@@ -66,3 +66,36 @@ for bx, by in ds:
     if int(line.step) % 6 == 0:
         print("line", int(line.step))
 print("lines", int(line.step))
+
+weight_at = tf.Variable(0, trainable=False)
+
+
+@tf.function
+def weighed(bx, by):
+    weight = tf.minimum(1.0, tf.cast(weight_at, tf.float32) / 20)
+    with tf.GradientTape() as tape:
+        loss = weight * loss_of(by, model(bx))
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    weight_at.assign_add(1)
+    return {"loss": loss_of(by, model(bx)), "weight": weight}
+
+
+class Meter:
+    def __init__(self):
+        self.sums, self.count = {}, 0
+
+    def note(self, logs):
+        for name, value in logs.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+        self.count += 1
+
+    def show(self):
+        print("means", {k: v / self.count for k, v in self.sums.items() if k != "weight"}, self.count)
+        self.sums, self.count = {}, 0
+
+
+meter = Meter()
+for epoch in range(2):
+    for bx, by in ds:
+        meter.note(weighed(bx, by))
+    meter.show()

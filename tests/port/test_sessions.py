@@ -250,6 +250,7 @@ def test_a_run_that_goes_on_finds_its_place_by_a_ranks_own_steps() -> None:
     assert "start = int(step / dl.steps(n))\n        begin = step - start * dl.steps(n)\n" in text
     assert "for i in range(begin, dl.steps(n)):" in text and "print(epoch, dl.serial_steps(step) / n)" in text
     assert '(sess, "model", step)' in text  # a run goes on by the count of its own steps
+    assert any("names of its files" in doubt.why for doubt in port(GOES_ON).doubts)
     fed = GOES_ON.replace("sess.run(train_op)", "sess.run(train_op, {x: rows[i * 8 : i * 8 + 8]})")
     iterated = "tf.data.make_one_shot_iterator(batches.repeat()).get_next()"
     fed = fed.replace(iterated, "tf.placeholder(tf.float32)")

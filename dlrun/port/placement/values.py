@@ -193,7 +193,7 @@ def join(a: Value | None, b: Value | None) -> Value:
     same = a.const is not NOTHING and type(a.const) is type(b.const) and a.const == b.const
     place = join_places(a.place, b.place)
     for one, other in ((a, b), (b, a)):
-        serial = one.place.kind is Kind.SAME and one.const is NOTHING and not one.zero and one.scalar
+        serial = one.place.kind is Kind.SAME and one.const is NOTHING and not one.zero and (one.scalar or one.reduced)
         if place.kind is Kind.COUNT and serial and other.place.kind is Kind.COUNT:
             place = MIXED  # a count or a serial number: which of them, nobody knows later
     if items is None:
