@@ -2,6 +2,8 @@
 
 # ruff: noqa
 
+import time
+
 import numpy as np
 import tensorflow as tf
 from tensorflow import keras
@@ -40,7 +42,11 @@ class Count(keras.callbacks.Callback):
 
 
 class Told(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.all = self.params["epochs"] * self.params["steps"]
+
     def on_epoch_end(self, epoch, logs=None):
+        print("of all", self.all)
         print("told", self.params["steps"], self.params["epochs"], int(self.model.optimizer.iterations))
 
 
@@ -94,8 +100,14 @@ class Meter:
         self.sums, self.count = {}, 0
 
 
-meter = Meter()
+meter, begin, step = Meter(), time.time(), 0
 for epoch in range(2):
     for bx, by in ds:
         meter.note(weighed(bx, by))
+        step += 1
+        if step % 6 == 0:
+            print(f"step {step} after {(time.time() - begin) // 1e6}")
+            print("step %d after %d" % (step, (time.time() - begin) // 1e6))
     meter.show()
+    line = "epoch {} ends at step {}, {:.0f}".format(epoch, step, (time.time() - begin) // 1e6)
+    print(line, {"step": step, "time": (time.time() - begin) // 1e6})

@@ -163,7 +163,7 @@ def join_places(a: Place, b: Place) -> Place:
             return COUNT  # of iterations, when it was kept: last = step
         if other.untouched and one.kind in (Kind.ENTRY, Kind.SAME, Kind.COUNT, Kind.INDEX, Kind.CLOCK):
             return one if one.kind is not Kind.SAME else other
-    if kinds & {Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO}:
+    if kinds & {Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO} or kinds == {Kind.CLOCK, Kind.COUNT}:
         return MIX
     one_summed = Kind.ENTRY in kinds and bool(kinds & {Kind.SAME, Kind.COUNT}) and bool((a.adds | b.adds) & {"summed"})
     if (kinds == {Kind.ENTRY} and (a.adds | b.adds) & {"summed", "bent"}) or one_summed:
