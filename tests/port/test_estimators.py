@@ -111,7 +111,7 @@ model = tf.estimator.LinearRegressor(columns, optimizer="SGD")
 model.train(inputs(x, True))
 print(model.evaluate(inputs(held, False)))
 """).text
-    assert "model.train(dl.shard_input(inputs(x, True))" in text
+    assert "model.train(lambda: dl.shard(inputs(x, True)())" in text
     assert "else data).batch(8)\n" in text and "model.evaluate(inputs(held, False))" in text
 
 
