@@ -454,3 +454,29 @@ def test_what_a_hook_of_the_script_keeps_of_the_runs_that_it_sees_is_doubted(bas
     doubts = port(HOOKED.replace("BASE", base).replace("BODY", body)).doubts
     assert ("sees this rank's runs alone" in " ".join(d.why for d in doubts)) is doubted
     assert "may-hang" not in [d.name for d in doubts]
+
+
+def test_sums_of_a_loop_that_an_exception_ends_in_another_function_are_told() -> None:
+    source = """import tensorflow.compat.v1 as tf
+it = tf.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(rows).batch(4))
+loss = tf.reduce_mean(tf.square(tf.layers.dense(it.get_next(), 1)))
+train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+
+def epoch(sess, sums):
+    while True:
+        _, value = sess.run([train, loss])
+        sums["loss"] += value
+
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    sess.run(it.initializer)
+    sums = {"loss": 0.0}
+    try:
+        epoch(sess, sums)
+    except tf.errors.OutOfRangeError:
+        pass
+    print(sums["loss"])
+"""
+    made = port(source)
+    assert "dl.total" not in made.text
+    assert any("it ends by an exception" in doubt.why for doubt in made.doubts)
