@@ -111,3 +111,12 @@ for epoch in range(2):
     meter.show()
     line = "epoch {} ends at step {}, {:.0f}".format(epoch, step, (time.time() - begin) // 1e6)
     print(line, {"step": step, "time": (time.time() - begin) // 1e6})
+
+for epoch in range(2):
+    added, n, before = {}, 0, int(weight_at)
+    for bx, by in ds:
+        added["loss"] = added.get("loss", 0.0) + float(weighed(bx, by)["loss"])
+        n += 1
+    added["updates"] = int(weight_at)
+    print("beside", {k: v / n for k, v in added.items() if k != "updates"}, int(weight_at) - before)
+    print("an update", added["loss"] / (int(weight_at) - before))

@@ -178,8 +178,8 @@ def join_places(a: Place, b: Place) -> Place:
     return a
 
 
-def join(a: Value | None, b: Value | None) -> Value:
-    """Return what holds of a value that is ``a`` or ``b``."""
+def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
+    """Return what holds of a value that is ``a`` or ``b``: of one location, or of entries that are ``beside``."""
     if a is None or b is None or a == b:
         if a is None or b is None:
             return a or b or ANY
@@ -189,11 +189,16 @@ def join(a: Value | None, b: Value | None) -> Value:
             return replace(other, zero=False, unbound=a.unbound or b.unbound)
     items = None
     if a.items is not None and b.items is not None and len(a.items) == len(b.items):
-        items = tuple(map(join, a.items, b.items))
+        items = tuple(join(x, y, beside) for x, y in zip(a.items, b.items, strict=True))
     same = a.const is not NOTHING and type(a.const) is type(b.const) and a.const == b.const
     place = join_places(a.place, b.place)
     for one, other in ((a, b), (b, a)):
-        serial = one.place.kind is Kind.SAME and one.const is NOTHING and not one.zero and (one.scalar or one.reduced)
+        serial = (
+            one.place.kind is Kind.SAME
+            and one.const is NOTHING
+            and not one.zero
+            and (one.scalar or (beside and one.reduced))
+        )
         if place.kind is Kind.COUNT and serial and other.place.kind is Kind.COUNT:
             place = MIXED  # a count or a serial number: which of them, nobody knows later
     if items is None:

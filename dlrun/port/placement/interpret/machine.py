@@ -402,7 +402,7 @@ class Machine:
                 for key, _ in self.fields(ref):
                     held = self.read((ref, key)) if key.startswith("[") else None
                     if held is not None and held.name != "empty":
-                        found = join(found, self.entry_of(held, key))
+                        found = join(found, self.entry_of(held, key), beside=True)
                 if ref.kind == "foreign":
                     inner = self.read((ref, CONTENT)) or ANY
                     found = join(found, Value(place=combine([value.place, inner.place]), reduced=inner.reduced))
