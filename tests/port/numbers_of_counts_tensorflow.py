@@ -2,6 +2,8 @@
 
 # ruff: noqa
 
+import time
+
 import numpy as np
 import tensorflow as tf
 from tensorflow import keras
@@ -40,7 +42,11 @@ class Count(keras.callbacks.Callback):
 
 
 class Told(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.all = self.params["epochs"] * self.params["steps"]
+
     def on_epoch_end(self, epoch, logs=None):
+        print("of all", self.all)
         print("told", self.params["steps"], self.params["epochs"], int(self.model.optimizer.iterations))
 
 
@@ -66,3 +72,51 @@ for bx, by in ds:
     if int(line.step) % 6 == 0:
         print("line", int(line.step))
 print("lines", int(line.step))
+
+weight_at = tf.Variable(0, trainable=False)
+
+
+@tf.function
+def weighed(bx, by):
+    weight = tf.minimum(1.0, tf.cast(weight_at, tf.float32) / 20)
+    with tf.GradientTape() as tape:
+        loss = weight * loss_of(by, model(bx))
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    weight_at.assign_add(1)
+    return {"loss": loss_of(by, model(bx)), "weight": weight}
+
+
+class Meter:
+    def __init__(self):
+        self.sums, self.count = {}, 0
+
+    def note(self, logs):
+        for name, value in logs.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+        self.count += 1
+
+    def show(self):
+        print("means", {k: v / self.count for k, v in self.sums.items() if k != "weight"}, self.count)
+        self.sums, self.count = {}, 0
+
+
+meter, begin, step = Meter(), time.time(), 0
+for epoch in range(2):
+    for bx, by in ds:
+        meter.note(weighed(bx, by))
+        step += 1
+        if step % 6 == 0:
+            print(f"step {step} after {(time.time() - begin) // 1e6}")
+            print("step %d after %d" % (step, (time.time() - begin) // 1e6))
+    meter.show()
+    line = "epoch {} ends at step {}, {:.0f}".format(epoch, step, (time.time() - begin) // 1e6)
+    print(line, {"step": step, "time": (time.time() - begin) // 1e6})
+
+for epoch in range(2):
+    added, n, before = {}, 0, int(weight_at)
+    for bx, by in ds:
+        added["loss"] = added.get("loss", 0.0) + float(weighed(bx, by)["loss"])
+        n += 1
+    added["updates"] = int(weight_at)
+    print("beside", {k: v / n for k, v in added.items() if k != "updates"}, int(weight_at) - before)
+    print("an update", added["loss"] / (int(weight_at) - before))

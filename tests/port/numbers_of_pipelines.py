@@ -38,6 +38,20 @@ with tf1.Session() as sess:
         except tf.errors.OutOfRangeError:
             print("caught", n, total / n)
         print("again", epoch, n, total)
+        sess.run(iterator.initializer)
+        n, total = 0, 0.0
+        try:
+            with tf.name_scope("inner"):
+                while True:
+                    _, lost = sess.run([train, loss])
+                    n += 1
+                    total += lost
+        except KeyboardInterrupt:
+            print("interrupted")
+        except (StopIteration, tf.errors.OutOfRangeError):
+            print("out of range", n, total / n)
+        finally:
+            print("finally", n, total)
 done, added = 0, 0.0
 scaffold = tf1.train.Scaffold(local_init_op=tf.group(iterator.initializer, tf1.local_variables_initializer()))
 with tf1.train.MonitoredTrainingSession(scaffold=scaffold) as sess:

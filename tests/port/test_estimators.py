@@ -99,6 +99,22 @@ tf.estimator.Estimator(model_fn).train(train_input, steps=9)
 """
 
 
+def test_a_function_that_makes_the_input_functions_of_both_shares_what_training_is_given() -> None:
+    text = port("""import tensorflow as tf
+def inputs(x, train):
+    def read():
+        data = tf.data.Dataset.from_tensor_slices(x)
+        return (data.repeat(2) if train else data).batch(8)
+    return read
+
+model = tf.estimator.LinearRegressor(columns, optimizer="SGD")
+model.train(inputs(x, True))
+print(model.evaluate(inputs(held, False)))
+""").text
+    assert "model.train(lambda: dl.shard(inputs(x, True)())" in text
+    assert "else data).batch(8)\n" in text and "model.evaluate(inputs(held, False))" in text
+
+
 def test_a_tuple_that_an_input_function_returns_without_brackets_is_shared_whole() -> None:
     text = port(CUSTOM.format(made="features, labels = np.load('x.npy')")).text
     assert "return dl.shard((features, labels))" in text

@@ -250,6 +250,7 @@ def test_a_run_that_goes_on_finds_its_place_by_a_ranks_own_steps() -> None:
     assert "start = int(step / dl.steps(n))\n        begin = step - start * dl.steps(n)\n" in text
     assert "for i in range(begin, dl.steps(n)):" in text and "print(epoch, dl.serial_steps(step) / n)" in text
     assert '(sess, "model", step)' in text  # a run goes on by the count of its own steps
+    assert any("names of its files" in doubt.why for doubt in port(GOES_ON).doubts)
     fed = GOES_ON.replace("sess.run(train_op)", "sess.run(train_op, {x: rows[i * 8 : i * 8 + 8]})")
     iterated = "tf.data.make_one_shot_iterator(batches.repeat()).get_next()"
     fed = fed.replace(iterated, "tf.placeholder(tf.float32)")
@@ -453,3 +454,29 @@ def test_what_a_hook_of_the_script_keeps_of_the_runs_that_it_sees_is_doubted(bas
     doubts = port(HOOKED.replace("BASE", base).replace("BODY", body)).doubts
     assert ("sees this rank's runs alone" in " ".join(d.why for d in doubts)) is doubted
     assert "may-hang" not in [d.name for d in doubts]
+
+
+def test_sums_of_a_loop_that_an_exception_ends_in_another_function_are_told() -> None:
+    source = """import tensorflow.compat.v1 as tf
+it = tf.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(rows).batch(4))
+loss = tf.reduce_mean(tf.square(tf.layers.dense(it.get_next(), 1)))
+train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+
+def epoch(sess, sums):
+    while True:
+        _, value = sess.run([train, loss])
+        sums["loss"] += value
+
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    sess.run(it.initializer)
+    sums = {"loss": 0.0}
+    try:
+        epoch(sess, sums)
+    except tf.errors.OutOfRangeError:
+        pass
+    print(sums["loss"])
+"""
+    made = port(source)
+    assert "dl.total" not in made.text
+    assert any("it ends by an exception" in doubt.why for doubt in made.doubts)

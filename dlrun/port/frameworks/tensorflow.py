@@ -15,7 +15,15 @@ from dlrun.port.placement import torch as placement
 from dlrun.port.program.script import dotted
 from dlrun.port.steps.broadcast import broadcast as torch_broadcast
 from dlrun.port.steps.broadcast import session_start
-from dlrun.port.steps.counts import changing_rates, hooks, keras_cadences, keras_schedules, moving, script_schedules
+from dlrun.port.steps.counts import (
+    changing_rates,
+    file_numbers,
+    hooks,
+    keras_cadences,
+    keras_schedules,
+    moving,
+    script_schedules,
+)
 from dlrun.port.steps.counts.counters import attributes, counters, variables
 from dlrun.port.steps.counts.step_rates import StepRates
 from dlrun.port.steps.counts.steps import at_times
@@ -267,12 +275,15 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from sessions.hooked(facts)
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
+        yield from file_numbers.tensorflow(facts)
         yield from hooks.evaluated(facts) if not facts.keeps_steps else ()
         yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
         yield from local_variables.tensorflow(facts)
         return
+    serial: list[Edit | Doubt] = []
     if environments.uneven(facts) is None:  # else the ranks do not come to the same places together
-        yield from placement.numbers(facts)
+        yield from (serial := list(placement.numbers(facts)))
+    yield from file_numbers.tensorflow(facts, {each.node for each in serial if isinstance(each, Edit)})
     yield from statistics_tensorflow.tape(facts)
     yield from statistics_tensorflow.session(facts)
     divided = {edit.node for edit in steps(facts) if isinstance(edit, Edit)}

@@ -39,6 +39,7 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
 
     ``shared`` are the evaluations whose batches are sharded as they are.
     """
+    from dlrun.port.steps.counts.file_numbers import read_back
     from dlrun.port.steps.counts.update_counts import steps_so_far
     from dlrun.port.steps.metrics import annealing, ramps
     from dlrun.port.steps.shard.full import partial_sums
@@ -72,6 +73,7 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         local=facts.local,
         number=Scalars(facts.kinds, facts.runs),
         counts_steps=steps_so_far(facts) if session else lambda node: False,
+        resumes=session and any(read_back(facts)),
         plays=frozenset(_plays(facts)) if facts.episodes else frozenset(),
         answers=dict(_answers(facts)) if facts.episodes else {},
         parts=facts.keeps_steps,

@@ -14,7 +14,7 @@ from dlrun.port.facts import ScriptFacts
 from dlrun.port.insert import statements
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.interpret.exits import Exit
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import dotted, names_in, walk
 
 _WHY = {
     "total": "sums over all ranks' samples",
@@ -39,6 +39,7 @@ class Line:
     bound: tuple[str, ...] = ()  # tests of whether its locations are there at all
 
 
+_ENDS = {"OutOfRangeError", "StopIteration"}
 _MONITORED = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.\w*Monitored\w*Session$")
 
 
@@ -143,6 +144,10 @@ class Reductions:
                 yield Edit(self._first_line(loop), why, before=tuple(after))
                 continue
             place, first = self._left_by(loop)
+            if place is loop and _endless(loop):
+                why = f"{names}: rank 0's own: nothing behind this loop is come by, it ends by an exception"
+                yield Doubt(loop, why, "medium", name="unknown-placement")
+                continue
             yield Edit(loop, why, before=tuple(before), after=tuple(after) if place is loop else ())
             if place is not loop:
                 yield Edit(place, why, before=tuple(after)) if first else Edit(place, why, after=tuple(after))
@@ -153,17 +158,21 @@ class Reductions:
         The block of a monitored session swallows that all is read; where more stands in it the loop ends by itself.
         What catches the end of a ``while True`` begins where that ends.
         """
-        block = self.facts.script.parents.get(loop)
-        around = self.facts.script.parents.get(block) if isinstance(block, cst.IndentedBlock) else None
-        if not isinstance(block, cst.IndentedBlock) or block.body[-1] is not loop:
-            return loop, False
-        if isinstance(around, cst.Try) and around.body is block and len(around.handlers) == 1 and _endless(loop):
-            lines = around.handlers[0].body.body
-            return (lines[0], True) if isinstance(lines[0], cst.BaseStatement) else (around, False)
-        items = around.items if isinstance(around, cst.With) else ()
-        opened = [item.item.func for item in items if isinstance(item.item, cst.Call)]
-        held = any(_MONITORED.search(self.facts.script.name_of(made)) for made in opened)
-        return (around, False) if around is not None and held else (loop, False)
+        parents, left = self.facts.script.parents, loop
+        while isinstance(block := parents.get(left), cst.IndentedBlock) and block.body[-1] is left:
+            around = parents[block]
+            if isinstance(around, cst.Try) and around.body is block and _endless(loop):
+                catches = _ending(around)
+                lines = catches.body.body if catches is not None else [loop]
+                return (lines[0], lines[0] is not loop) if isinstance(lines[0], cst.BaseStatement) else (around, False)
+            items = around.items if isinstance(around, cst.With) else ()
+            opened = [item.item.func for item in items if isinstance(item.item, cst.Call)]
+            if any(_MONITORED.search(self.facts.script.name_of(made)) for made in opened):
+                return around, False
+            if not items or not _endless(loop):
+                break
+            left = around
+        return loop, False
 
     def _returns(self, line: cst.CSTNode) -> bool:
         """Tell whether nothing can stand behind a line: ``return model.fit(x, y)``."""
@@ -302,3 +311,10 @@ def _endless(loop: cst.CSTNode) -> bool:
         and (dotted(loop.test) == "True" or (isinstance(loop.test, cst.Integer) and loop.test.value != "0"))
         and not any(isinstance(n, (cst.Break, cst.Return)) for n in walk(loop.body))
     )
+
+
+def _ending(block: cst.Try) -> cst.ExceptHandler | None:
+    """Return what catches the end of the data: the only handler, or that which names it."""
+    named = [h for h in block.handlers if h.type is not None and _ENDS & {n.split(".")[-1] for n in names_in(h.type)}]
+    found = named or [*block.handlers][: len(block.handlers) == 1]
+    return found[0] if len(found) == 1 else None

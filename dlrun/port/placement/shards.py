@@ -41,7 +41,7 @@ class Shards:
     ``noisy`` are the loops that evaluate all batches on each rank, and draw random numbers: no two ranks find the same.
     ``runs`` are the runs of a session that compute with this rank's samples; ``local`` tells whether a tensor of the
     graph is computed from what they are fed, ``number`` whether it is one number, ``counts_steps`` whether it is the
-    number of updates so far.
+    number of updates so far; ``resumes`` whether the script goes on from the number in the name of a checkpoint.
 
     ``parts``: each rank runs every serial iteration, on a part of its batch (see ``interpret.parts``); ``cut`` are the
     expressions that are this rank's part of an array then, ``sliced`` the names that are so behind a statement, or
@@ -73,6 +73,7 @@ class Shards:
     local: Callable[[cst.CSTNode], bool] = lambda node: False
     number: Callable[[cst.CSTNode], bool] = lambda node: False
     counts_steps: Callable[[cst.CSTNode], bool] = lambda node: False
+    resumes: bool = False
     noisy: frozenset[cst.CSTNode] = frozenset()
     plays: frozenset[cst.CSTNode] = frozenset()
     answers: dict[cst.CSTNode, int] = field(default_factory=dict)

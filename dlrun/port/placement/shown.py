@@ -71,6 +71,7 @@ _COMPUTES = (
 
 _COMPARED = (cst.Comparison, cst.ComparisonTarget, cst.BooleanOperation, cst.UnaryOperation, cst.BinaryOperation)
 _OPERATORS = (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison, cst.BooleanOperation, cst.Attribute)
+_SILENT = (Kind.ENTRY, Kind.COUNT, Kind.INDEX, Kind.CLOCK)  # where it is shown and no number
 _COUNTED = {1: "serial_steps", -1: "over_ranks"}  # by how many times n makes a count serial
 _NUMBERS = (cst.BinaryOperation, cst.UnaryOperation, cst.Name, cst.Attribute, cst.Subscript)
 
@@ -174,9 +175,11 @@ class Shown:
                 return None
             return self._parts(node, True, ENTRY)
         computed = isinstance(node, _COMPUTES)
-        if place.kind is Kind.CLOCK and self._is_text_or_row(node):
-            return [wrap for part in self._read_by(node) for wrap in self.wraps(part, shown) or ()]
-        if place.kind is Kind.CLOCK or (place.kind is Kind.SAME and not (computed and node not in self.run.seen)):
+        if place.kind is Kind.CLOCK:  # what stands beside the time in a text, or a dict, may be no clock's
+            if shown and not computed and (texts := self._texts_of(node)):
+                return self._of_texts(texts)
+            return self._parts(node, True, place) if shown and self._is_text_or_row(node) else []
+        if place.kind is Kind.SAME and not (computed and node not in self.run.seen):
             return []
         if shown and not computed and any(value.name == "row" for value in self.run.seen.get(node, ())):
             self.lost.append(node)  # counts beside others
@@ -469,7 +472,7 @@ class Shown:
             return []  # a local sum over its own count is nearer than over that of all
         silent = place.kind is not Kind.SAME and not found and isinstance(node, cst.BaseExpression)
         silent = silent and len(self.lost) == lost
-        if silent and (place == MIXED or not (shown and place.kind in (Kind.ENTRY, Kind.COUNT, Kind.INDEX))):
+        if silent and (place == MIXED or not (shown and place.kind in _SILENT)):
             self.lost.append(node)
             return None
         return found

@@ -164,7 +164,7 @@ def join_places(a: Place, b: Place) -> Place:
             return COUNT  # of iterations, when it was kept: last = step
         if other.untouched and one.kind in (Kind.ENTRY, Kind.SAME, Kind.COUNT, Kind.INDEX, Kind.CLOCK):
             return one if one.kind is not Kind.SAME else other
-    if kinds & {Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO}:
+    if kinds & {Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO} or kinds == {Kind.CLOCK, Kind.COUNT}:
         return MIX
     one_summed = Kind.ENTRY in kinds and bool(kinds & {Kind.SAME, Kind.COUNT}) and bool((a.adds | b.adds) & {"summed"})
     if (kinds == {Kind.ENTRY} and (a.adds | b.adds) & {"summed", "bent"}) or one_summed:
@@ -179,8 +179,8 @@ def join_places(a: Place, b: Place) -> Place:
     return a
 
 
-def join(a: Value | None, b: Value | None) -> Value:
-    """Return what holds of a value that is ``a`` or ``b``."""
+def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
+    """Return what holds of a value that is ``a`` or ``b``: of one location, or of entries that are ``beside``."""
     if a is None or b is None or a == b:
         if a is None or b is None:
             return a or b or ANY
@@ -190,11 +190,16 @@ def join(a: Value | None, b: Value | None) -> Value:
             return replace(other, zero=False, unbound=a.unbound or b.unbound)
     items = None
     if a.items is not None and b.items is not None and len(a.items) == len(b.items):
-        items = tuple(map(join, a.items, b.items))
+        items = tuple(join(x, y, beside) for x, y in zip(a.items, b.items, strict=True))
     same = a.const is not NOTHING and type(a.const) is type(b.const) and a.const == b.const
     place = join_places(a.place, b.place)
     for one, other in ((a, b), (b, a)):
-        serial = one.place.kind is Kind.SAME and one.const is NOTHING and not one.zero and one.scalar
+        serial = (
+            one.place.kind is Kind.SAME
+            and one.const is NOTHING
+            and not one.zero
+            and (one.scalar or (beside and one.reduced))
+        )
         if place.kind is Kind.COUNT and serial and other.place.kind is Kind.COUNT:
             place = MIXED  # a count or a serial number: which of them, nobody knows later
     if items is None:

@@ -167,6 +167,8 @@ class Estimators:
         function = self.flow.definition(value)
         uses = [n for n in self.script.of(cst.Name) if self.flow.definition(n) is function]
         alone = isinstance(function, cst.FunctionDef) and len([u for u in uses if u is not function.name]) == 1
+        makers = [up for up in self.script.above(function) if isinstance(up, cst.FunctionDef)] if function else []
+        alone = alone and all(len(self.flow.callers(maker)) < 2 for maker in makers)  # no other asks it for one
         if alone and isinstance(function, cst.FunctionDef):
             iterated = list(self._iterated(function))
             returned = iterated or self.flow.returns(function)

@@ -186,6 +186,7 @@ class Callbacks(ControlFlow):
     def _params(self, node: cst.CSTNode) -> Value:
         told = self.new("dict", node, "params")
         self.write((told, '["steps"]'), Value(self.updates, scalar=True))
+        self.write((told, '["epochs"]'), Value(scalar=True))
         return Value(refs=frozenset([told]))
 
     def _until_the_end(self, value: Value, node: cst.CSTNode) -> None:

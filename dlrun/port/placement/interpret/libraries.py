@@ -319,8 +319,8 @@ class Libraries(Classes):
             batch = self.content(receiver).kind is Kind.ENTRY
             axis = args[0].const if args else 0
             return self.size() if batch and not (self.shards.parts and axis) else Value(SAME, scalar=True)
-        if self.shards.runs and name == "save":
-            return ANY  # with the count of this rank's steps, by which a run goes on: see ``frameworks/sessions``
+        if self.shards.resumes and name == "save":
+            return ANY  # by the number in its file's name a run goes on: see ``steps/counts/file_numbers``
         if self.shards.runs and name == "should_stop":
             return Value(scalar=True)  # shards are even: all ranks run out of batches together
         board = rules.of_object(_maker(receiver)) is Row.SHOWS

@@ -16,6 +16,7 @@ from dlrun.port.placement.values import (
     COUNT,
     EMPTY,
     INDEX,
+    MIX,
     MIXED,
     NOTHING,
     SAME,
@@ -339,11 +340,14 @@ class Machine:
     def content(self, value: Value) -> Place:
         """Return the placement of a value with all that its objects hold, as a function of it would see it."""
         if value.items is not None:
-            return self._beside([*value.items], combine([value.place, *map(self.content, value.items)]))
+            inner = [*map(self.content, value.items)]
+            return MIX if _beside_the_time(inner) else self._beside([*value.items], combine([value.place, *inner]))
         if not any(isinstance(ref, Obj) for ref in value.refs):
             return value.place
         held = [v for v in self.held(value) if not v.refs and (v.items is None or v.items)]
         places = [flat(v) for v in held]
+        if _beside_the_time(places):
+            return MIX
         if {p.kind for p in places} == {Kind.SAME, Kind.COUNT} and value.place.kind is Kind.SAME:
             counted = [p for p in places if p.kind is Kind.COUNT]
             beside = [v for v, p in zip(held, places, strict=True) if p.kind is Kind.SAME and _may_be_shown(v)]
@@ -399,7 +403,7 @@ class Machine:
                 for key, _ in self.fields(ref):
                     held = self.read((ref, key)) if key.startswith("[") else None
                     if held is not None and held.name != "empty":
-                        found = join(found, self.entry_of(held, key))
+                        found = join(found, self.entry_of(held, key), beside=True)
                 if ref.kind == "foreign":
                     inner = self.read((ref, CONTENT)) or ANY
                     found = join(found, Value(place=combine([value.place, inner.place]), reduced=inner.reduced))
@@ -464,3 +468,9 @@ def _joined(values: tuple[Value, ...]) -> Value:
     for value in values:
         found = join(found, value)
     return found or ANY
+
+
+def _beside_the_time(places: list[Place]) -> bool:
+    """Tell whether counts are held beside the time."""
+    kinds = {p.kind for p in places} - {Kind.SAME}
+    return kinds == {Kind.COUNT, Kind.CLOCK}

@@ -234,7 +234,7 @@ class Operators(Expressions):
         counts = (Kind.COUNT, Kind.INDEX)
         for value, own, place, side in ((left, a, b, sides[1]), (right, b, a, sides[0])):
             serial = self.loop is None and self.serial(value) and own.kind not in counts
-            if serial and place.kind in counts and side is not None:
+            if serial and place.kind in counts and place.at not in ("bent", "mixed") and side is not None:
                 self.restored.setdefault(side, None) if self.recording else None
                 return Value(SAME, scalar=scalar, reduced=True)
             if self.loop is None and self.recording and own.kind in counts and side is not None:
