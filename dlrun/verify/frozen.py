@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dlrun.verify.checks import loaders, ranks
 from dlrun.verify.checks.cadence import cadence
 from dlrun.verify.checks.choices import choices
-from dlrun.verify.checks.data import batch_factor, batches_a_step, training
+from dlrun.verify.checks.data import batch_factor, training, window
 from dlrun.verify.checks.folds import folds
 from dlrun.verify.checks.iterations import turns
 from dlrun.verify.checks.later import later
@@ -98,8 +98,9 @@ class Frozen:
         if not _shares_a_loader(self.serial, self.sharded):
             return None
         affordable = int(self.runs.seconds(SECONDS) / self._slowest / self.fewer)
-        each = max(self.runs.job.steps, BATCHES, min(EPOCHS * BATCHES, affordable // BATCHES * BATCHES))
-        few = BATCHES * batches_a_step(self.serial.root)  # whole windows of those that go into one step
+        batches, steps = window(self.serial.root)  # whole ones of those that go into one step of each optimizer
+        few, epoch = BATCHES * batches, BATCHES * steps
+        each = max(self.runs.job.steps, epoch, min(max(2, EPOCHS // steps), affordable // epoch) * epoch)
         one, other = self._pair(each, few)
         return self._left(one, other) or self._together(one, other) or self._judged((one, other), each, few)
 
@@ -123,6 +124,8 @@ class Frozen:
 
     def is_whole(self) -> bool:
         """Whether the runs so far came to all that is shown, and nothing of it within an epoch."""
+        if not self.serial_runs:
+            return False
         script, run = self.runs.job.serial, self.serial_runs[-1]
         within = any(number.within for key, found in numbers_of(run).items() if key[0] == "shown" for number in found)
         return not within and unshown(script.read_text(errors="replace"), script.name, [self.serial, run]) is None
