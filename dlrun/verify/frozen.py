@@ -19,10 +19,8 @@ from dlrun.verify.checks.numbers import (
     Compared,
     Key,
     compared,
-    explained,
     judged,
     numbers_of,
-    of_gradients,
     same_batches,
 )
 from dlrun.verify.checks.reached import folds_left, unshown
@@ -30,6 +28,7 @@ from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.tails import NAME as TAIL
 from dlrun.verify.checks.tails import tail_of, tails
 from dlrun.verify.checks.throughout import throughout
+from dlrun.verify.checks.turned import averaged, explained, of_gradients
 from dlrun.verify.checks.whole import is_eager
 from dlrun.verify.longer import seconds_of_step
 from dlrun.verify.trace import Run
@@ -202,7 +201,7 @@ class Frozen:
 
     def _compared(self, pair: tuple[Run, Run], each: int, few: int) -> Compared:
         """Compare two runs; further runs tell what follows from the last batch, or from gradients."""
-        found = compared(*pair, self.fewer, (self.serial, self.again))
+        found = averaged(compared(*pair, self.fewer, (self.serial, self.again)), pair[1])
         if not found.other or self.fewer == 1:
             return found
         turns = range(1, len(self.sharded.traces))
@@ -210,11 +209,12 @@ class Frozen:
         turned = [self.runs.frozen(self.fewer * each, few, self._loaders, turn, **more) for turn in turns]
         if any(run.error or run.hung for run in turned):
             return replace(found, other=(), loose=(*found.loose, *found.other))
-        found = explained(found, [numbers_of(run) for run in (pair[0], *turned)])
-        if not found.other:
+        singles = [numbers_of(run) for run in (pair[0], *turned)]
+        found = explained(found, singles)
+        if not found.other and not found.loose:
             return found
         own = self.runs.frozen(each, few, self._loaders, stride=self.fewer, own_gradients=True, **more)
-        return found if own.error or own.hung else of_gradients(found, numbers_of(own))
+        return found if own.error or own.hung else of_gradients(found, numbers_of(own), singles)
 
 
 def _steps_of_turn(run: Run) -> int:
