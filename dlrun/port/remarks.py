@@ -11,6 +11,13 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.program import notebooks
 from dlrun.port.program.script import Script
 
+_BY_PATH = (
+    "importlib.util.spec_from_file_location",
+    "importlib.machinery.SourceFileLoader",
+    "imp.load_source",
+    "runpy.run_path",
+)
+
 
 def remarks(script: Script) -> Iterator[Edit | Doubt]:
     """Yield what a person should know of it, each at its line."""
@@ -26,6 +33,17 @@ def remarks(script: Script) -> Iterator[Edit | Doubt]:
         for arg in script.of(cst.Arg):
             if arg.keyword is not None and arg.keyword.value == "non_blocking":
                 yield Edit(arg, "`async` is a keyword since Python 3.7", step="start")
+    for call in script.calls:
+        if script.name_of(call.func) in _BY_PATH:
+            yield Doubt(
+                call,
+                f"{script.code(call.func)}() loads a module by its path, which is not looked at: what is counted, kept "
+                "or written there is each rank's own",
+                "medium",
+                "import it by its name, so that it is ported too",
+                step="start",
+                name="unseen-module",
+            )
 
 
 def _at(script: Script, number: int) -> cst.CSTNode:

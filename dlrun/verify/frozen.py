@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dlrun.verify.checks import loaders, ranks
 from dlrun.verify.checks.cadence import cadence
 from dlrun.verify.checks.choices import choices
-from dlrun.verify.checks.data import batch_factor, batches_a_step, training
+from dlrun.verify.checks.data import batch_factor, training, window
 from dlrun.verify.checks.folds import folds
 from dlrun.verify.checks.iterations import turns
 from dlrun.verify.checks.later import later
@@ -19,10 +19,8 @@ from dlrun.verify.checks.numbers import (
     Compared,
     Key,
     compared,
-    explained,
     judged,
     numbers_of,
-    of_gradients,
     same_batches,
 )
 from dlrun.verify.checks.reached import folds_left, unshown
@@ -30,6 +28,7 @@ from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.tails import NAME as TAIL
 from dlrun.verify.checks.tails import tail_of, tails
 from dlrun.verify.checks.throughout import throughout
+from dlrun.verify.checks.turned import averaged, explained, of_gradients
 from dlrun.verify.checks.whole import is_eager
 from dlrun.verify.longer import seconds_of_step
 from dlrun.verify.trace import Run
@@ -98,8 +97,9 @@ class Frozen:
         if not _shares_a_loader(self.serial, self.sharded):
             return None
         affordable = int(self.runs.seconds(SECONDS) / self._slowest / self.fewer)
-        each = max(self.runs.job.steps, BATCHES, min(EPOCHS * BATCHES, affordable // BATCHES * BATCHES))
-        few = BATCHES * batches_a_step(self.serial.root)  # whole windows of those that go into one step
+        batches, steps = window(self.serial.root)  # whole ones of those that go into one step of each optimizer
+        few, epoch = BATCHES * batches, BATCHES * steps
+        each = max(self.runs.job.steps, epoch, min(max(2, EPOCHS // steps), affordable // epoch) * epoch)
         one, other = self._pair(each, few)
         return self._left(one, other) or self._together(one, other) or self._judged((one, other), each, few)
 
@@ -123,6 +123,8 @@ class Frozen:
 
     def is_whole(self) -> bool:
         """Whether the runs so far came to all that is shown, and nothing of it within an epoch."""
+        if not self.serial_runs:
+            return False
         script, run = self.runs.job.serial, self.serial_runs[-1]
         within = any(number.within for key, found in numbers_of(run).items() if key[0] == "shown" for number in found)
         return not within and unshown(script.read_text(errors="replace"), script.name, [self.serial, run]) is None
@@ -199,7 +201,7 @@ class Frozen:
 
     def _compared(self, pair: tuple[Run, Run], each: int, few: int) -> Compared:
         """Compare two runs; further runs tell what follows from the last batch, or from gradients."""
-        found = compared(*pair, self.fewer, (self.serial, self.again))
+        found = averaged(compared(*pair, self.fewer, (self.serial, self.again)), pair[1])
         if not found.other or self.fewer == 1:
             return found
         turns = range(1, len(self.sharded.traces))
@@ -207,11 +209,12 @@ class Frozen:
         turned = [self.runs.frozen(self.fewer * each, few, self._loaders, turn, **more) for turn in turns]
         if any(run.error or run.hung for run in turned):
             return replace(found, other=(), loose=(*found.loose, *found.other))
-        found = explained(found, [numbers_of(run) for run in (pair[0], *turned)])
-        if not found.other:
+        singles = [numbers_of(run) for run in (pair[0], *turned)]
+        found = explained(found, singles)
+        if not found.other and not found.loose:
             return found
         own = self.runs.frozen(each, few, self._loaders, stride=self.fewer, own_gradients=True, **more)
-        return found if own.error or own.hung else of_gradients(found, numbers_of(own))
+        return found if own.error or own.hung else of_gradients(found, numbers_of(own), singles)
 
 
 def _steps_of_turn(run: Run) -> int:

@@ -65,6 +65,18 @@ def test_a_path_that_a_save_returned_is_that_of_rank_0_where_it_is_read() -> Non
     assert 'path = dl.rank0(checkpoint.save)("saved/at")' in tape(step=saved, end="print(path)")
 
 
+@pytest.mark.parametrize("used", ["os.path.basename(path)", 'open(path + ".index")', "path.split('/')"])
+def test_so_it_is_where_a_rank_looks_at_what_the_path_tells(used: str) -> None:
+    text = tape(start="import os", step="path = manager.save()", end=f"print({used})")
+    assert "path = dl.broadcast(dl.rank0(manager.save)())" in text
+
+
+def test_the_folder_of_a_manager_is_listed_when_rank_0_has_written() -> None:
+    made = 'import os\nkept = tf.train.CheckpointManager(checkpoint, directory="kept", max_to_keep=2)'
+    text = tape(start=made, step="kept.save()", end='print(os.listdir("kept"))')
+    assert 'print(dl.rank0_first(os.listdir)("kept"))' in text
+
+
 def test_what_write_has_left_read_finds_on_all_ranks() -> None:
     text = tape(step='path = checkpoint.write("saved/at")', end="checkpoint.read(path)")
     assert 'path = dl.broadcast(dl.rank0(checkpoint.write)("saved/at"))' in text

@@ -393,3 +393,24 @@ while not done:
 def test_a_count_that_ends_a_loop_by_way_of_a_name_is_divided(loop, ends, expected):
     source = FLAGGED.replace("while not done:", loop).replace("done = step >= 1000", ends)
     assert f"    {expected}\n" in port(source).text
+
+
+def test_what_an_average_of_models_and_a_scheduler_count_is_the_serial_number(tmp_path) -> None:
+    script = (
+        HEAD
+        + """swa = torch.optim.swa_utils.AveragedModel(model)
+sched = torch.optim.lr_scheduler.StepLR(opt, 6, 0.5)
+by_epoch = torch.optim.lr_scheduler.StepLR(opt, 1, 0.5)
+for epoch in range(2):
+    for x, y in loader:
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+        sched.step()
+        swa.update_parameters(model)
+    by_epoch.step()
+    print(epoch, int(swa.n_averaged), swa.n_averaged.item(), sched.last_epoch, by_epoch.last_epoch)
+"""
+    )
+    (tmp_path / "serial.py").write_text(script)
+    (tmp_path / "ported.py").write_text(port(script).text)
+    assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"]) == "0 8 8 8 1\n1 16 16 16 2\n"

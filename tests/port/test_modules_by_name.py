@@ -3,7 +3,9 @@
 import pytest
 from projects import lay
 from running import started
+from small import SERIAL
 
+from dlrun.port import port
 from dlrun.port.files import port_tree
 
 NET = """
@@ -87,3 +89,16 @@ def test_a_port_of_a_script_that_imports_by_a_text_starts(tmp_path):
     script, out = _project(tmp_path, 'model = importlib.import_module(f"nets.{which}").Model()')
     port_tree(script, out)
     assert started(out, ["train.py"], 2) == "done\n"
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        "from importlib.util import spec_from_file_location\nspec = spec_from_file_location('nets', 'nets.py')",
+        "import importlib.machinery\nnets = importlib.machinery.SourceFileLoader('nets', path).load_module()",
+        "import runpy\nnets = runpy.run_path('nets.py')",
+    ],
+)
+def test_a_module_that_is_loaded_by_its_path_is_told(loads: str) -> None:
+    assert "unseen-module" in [d.name for d in port(f"{loads}\n{SERIAL}").doubts]
+    assert "unseen-module" not in [d.name for d in port(SERIAL).doubts]

@@ -1,6 +1,7 @@
 """Weights and chances that a loop moves a little at every batch, and callbacks that save at some of the batches."""
 
 import pytest
+from small import SERIAL
 
 from dlrun.port import port
 
@@ -148,3 +149,14 @@ def test_how_often_a_callback_saves_is_doubted_where_it_may_be_told_to_do_so_at_
         "import sys\n" + FIT.replace("SAVER", 'tf.keras.callbacks.ModelCheckpoint("a", save_freq=options.often)')
     )
     assert any("options.often may count batches" in doubt.why for doubt in told.doubts)
+
+
+def test_an_average_that_takes_batchnorms_statistics_too_is_told() -> None:
+    normed = SERIAL.replace("Linear(2, 1)", "Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))")
+    moves = "    for k, v in model.{}.items():\n        kept[k].mul_(0.9).add_(v, alpha=0.1)\n"
+    told = [
+        [d for d in port(source + moves.format(what)).doubts if "moving average of BatchNorm" in d.why]
+        for source in (normed, SERIAL)
+        for what in ("state_dict()", "weights")
+    ]
+    assert list(map(len, told)) == [1, 0, 0, 0]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from running import ran
-from small import SERIAL
+from small import HEAD, SERIAL
 
 from dlrun.port import Options, port
 
@@ -453,3 +453,31 @@ for step in range(1, 41):
     text = port(source).text
     assert f"dl.lr_scale(0.1 * {written})" in text
     assert "print(dl.serial_steps(step), float(opt.learning_rate))" in text  # the rate that all ranks train with
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "rate = partial(poly, total=2 * len(loader), base=0.1)",
+        "def make(total, base):\n    def rate(it):\n        if it < total // 4:\n            return base * (it + 1) / "
+        "(total // 4)\n        return base * (1 - it / total)\n    return rate\nrate = make(2 * len(loader), 0.1)",
+        "given = dict(total=2 * len(loader), base=0.1)\ndef rate(it):\n    return poly(it, **given)",
+    ],
+)
+def test_a_rate_that_is_measured_by_the_length_of_a_share_goes_by_local_steps_however_it_is_told_that(made) -> None:
+    poly = "def poly(it, total, base, power=0.9):\n    return base * (1 - it / total) ** power\n"
+    head = HEAD.replace("import torch\n", f"from functools import partial\nimport torch\n{poly}", 1)
+    loop = """loader = DataLoader(data, shuffle=True)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+MADE
+it = 0
+for epoch in range(2):
+    for x, y in loader:
+        opt.param_groups[0]["lr"] = rate(it)
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+        it += 1
+"""
+    text = port(head + loop.replace("MADE", made)).text
+    assert 'opt.param_groups[0]["lr"] = dl.lr_scale(rate(it))' in text
+    assert "dl.steps(" not in text and "serial_steps" not in text

@@ -6,6 +6,7 @@ import pytest
 from by_hand import averaged, epoch, event, note, optimizer, run, step
 
 from dlrun.verify.checks import gradients, rate, repeat, whole
+from dlrun.verify.checks.data import window
 from dlrun.verify.checks.held import held
 from dlrun.verify.checks.output import close, first_difference, same_line, shown
 from dlrun.verify.checks.same import same
@@ -456,3 +457,14 @@ def test_what_losses_take_from_earlier_steps_moves_otherwise_with_parts_of_a_bat
     check = whole.reproduces(run(trained(0.8)), run(trained(0.6)), grown=True, carried=carried)
     assert check.status == status
     assert ("depends on centers" in check.finding) == (differs == 2 and bool(carried))
+
+
+def test_the_window_of_optimizers_is_that_of_them_all() -> None:
+    events, number = [event("epoch", epoch=0, loader=0, data=0, size=100), event("trains", epoch=0)], 0
+    for batch in range(4):
+        events.append(event("batch", epoch=0, indices=[batch], hash=str(batch)))
+        for one_of in (0, *([1] if batch % 2 else [])):
+            number += 1
+            one = step(number, 0.9)
+            events.append(Event("step", one.at, 0.0, one.facts | {"optimizer": one_of}))
+    assert window(run(events).root) == (2, 3)

@@ -13,7 +13,8 @@ from by_hand import event, optimizer, run, step
 
 from dlrun.port import port
 from dlrun.verify.checks.lines import line_by_line
-from dlrun.verify.checks.numbers import compared, explained, judged, numbers_of
+from dlrun.verify.checks.numbers import compared, judged, numbers_of
+from dlrun.verify.checks.turned import averaged, explained
 from dlrun.verify.trace import Event, Run
 from dlrun.verify.written import numbers_in
 
@@ -59,6 +60,21 @@ def test_numbers_between_epochs_are_the_serial_ones_to_rounding(serial: str, por
     found = status(run(trained(4, serial)), run(trained(2, port, lr=0.2)))
     assert found[0] == ("failed" if fault else "passed")
     assert found[1] == fault or not fault
+
+
+def test_the_mean_of_all_ranks_last_batches_is_right_and_one_ranks_is_not() -> None:
+    serial = run(trained(4, "loss 0.7000", "loss 0.5000", "loss 0.6000"))
+    other = run(trained(4, "loss 0.9000", "loss 0.4000", "loss 0.8000"))  # with the other batch as the last
+    for losses, found in (
+        (("0.8000", "0.4500", "0.7000"), "passed"),
+        (("0.9000", "0.4000", "0.8000"), "failed"),
+        (("0.9000", "0.5000", "0.8000"), "open"),  # the greatest
+    ):
+        assert status(serial, run(trained(2, *(f"loss {loss}" for loss in losses))), other)[0] == found
+    mean = [event("return", fn="average", local=x, mean=0.8) for x in (0.9, 0.7)]
+    port = run(*([*trained(2, "loss 0.8000"), each] for each in mean))
+    left = compared(run(trained(4, "loss 0.7000")), port, 2)
+    assert left.other and not averaged(left, port).other
 
 
 def test_a_number_that_the_port_shows_nowhere_or_elsewhere_is_not_proved() -> None:

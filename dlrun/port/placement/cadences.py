@@ -117,6 +117,7 @@ def _with_windows(
 def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, str]]:
     """Yield counts, the serial numbers with which ``node`` compares them, and how: "rest", "equal", "in" or "from"."""
     whole = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.FloorDivide)
+    whole = whole and not _measures(run, node)
     for count, every in [(node.left, node.right)] if whole else divided(node):  # type: ignore[attr-defined]
         count = count.left if isinstance(count, cst.BinaryOperation) and _counts(run, count.left) else count
         undivided = all(v.name == "undivided" for v in run.seen.get(node, ())) and not isinstance(node, cst.Call)
@@ -134,6 +135,14 @@ def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.Bas
         yield left, right, "in"
     elif how in (cst.Equal, *_FROM) and _is_serial(run, right):
         yield left, right, "equal" if how is cst.Equal else "from"
+
+
+def _measures(run: Interpreter, part: cst.CSTNode) -> bool:
+    """Tell whether a count is compared with ``part``: that of a length, as ``step < total // 10``."""
+    up = run.script.parents[part]
+    test = run.script.parents[up] if isinstance(up, cst.ComparisonTarget) else up
+    sides = [test.left, *(c.comparator for c in test.comparisons)] if isinstance(test, cst.Comparison) else []
+    return any(side is not part and _counts(run, side) for side in sides)
 
 
 def governed(

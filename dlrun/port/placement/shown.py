@@ -12,6 +12,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.models.kinds import ends
 from dlrun.port.facts.numbers.bends import bend_of, bent
+from dlrun.port.facts.numbers.computed import computed
 from dlrun.port.facts.numbers.formats import numbers
 from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.insert import expression, in_brackets
@@ -717,7 +718,7 @@ class Shown:
     def _steered(self, value: cst.BaseExpression) -> Iterator[Edit | Doubt]:
         self.lost, self.sink = [], None
         if self._place(value).uniform:  # a count: the rate follows the serial one, which each rank has of parts
-            counts = [] if self.run.shards.parts else self._counts_in(value)
+            counts = [] if self.run.shards.parts or self._measured(value) else self._counts_in(value)
             yield from self._once([Wrap(n, "serial_steps") for n in counts], "the serial count")
             return
         wraps = self.wraps(value, False)
@@ -725,6 +726,12 @@ class Shown:
             yield from self._once(wraps, "the rate is the same on all ranks")
         else:
             yield from self._unknown(value, self._place(value))
+
+    def _measured(self, value: cst.BaseExpression) -> bool:
+        """Tell whether a rate is measured by what counts local steps, too: the length of a share, a divided number."""
+        made = computed(self.facts.flow, [value]).nodes
+        lengths = [n for n in made if isinstance(n, cst.Call) and self.script.name_of(n.func) == "builtins.len"]
+        return any(n in self.run.shards.divided or (n in lengths and self._place(n) == COUNT) for n in made)
 
     def _counts_in(self, value: cst.BaseExpression) -> list[cst.BaseExpression]:
         """Return the names and attributes in ``value`` that count iterations or samples, and are not made serial."""

@@ -215,7 +215,16 @@ class Calls:
                 if position < len(names) and names[position] == name:
                     return arg.value, None
                 position += 1
+            elif (entry := self._entry(arg.value, name)) is not None:
+                return entry, None
         return unpacked
+
+    def _entry(self, unpacked: cst.BaseExpression, name: str) -> cst.BaseExpression | None:
+        """Return what the dict ``unpacked``, written out where it is or once before, has for ``name``."""
+        bound = self.script.bindings_of(unpacked)
+        made = bound[0].value if len(bound) == 1 and bound[0].how == "assign" and not bound[0].path else None
+        found = [value for key, value in pairs(made or unpacked) if _text(key) == name]
+        return found[0] if len(found) == 1 else None
 
     def beyond(self, call: cst.Call, function: cst.FunctionDef) -> list[cst.BaseExpression]:
         """Return what ``call`` gives ``function`` for its ``*args``; nothing where it unpacks what it gives."""
@@ -262,6 +271,10 @@ def _declared(cls: cst.ClassDef) -> list[str]:
     """Return the names of the fields that ``cls`` declares, ``train: Iterator``."""
     lines = (line for part in cls.body.body if isinstance(part, cst.SimpleStatementLine) for line in part.body)
     return [n.target.value for n in lines if isinstance(n, cst.AnnAssign) and isinstance(n.target, cst.Name)]
+
+
+def _text(key: cst.CSTNode | None) -> object:
+    return key.evaluated_value if isinstance(key, cst.SimpleString) else None
 
 
 def _listed(names: cst.BaseExpression) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from dlrun.verify.checks.contents import contents, made_otherwise, own_samples
@@ -268,14 +269,26 @@ def _batch_sizes(serial: Run, run: Run) -> tuple[int, list[int], str]:
     return old * often, sizes, now[0][0].at
 
 
-def batches_a_step(trace: Trace) -> int:
-    """Return how many batches of the first training loader go into most steps of the first optimizer, at least 1."""
+def batches_a_step(trace: Trace, optimizer: int | None = None) -> int:
+    """Return how many batches of the first training loader go into most steps of an optimizer, at least 1.
+
+    Of the first one, where none is given.
+    """
     passes = {e["epoch"] for e in trace.all("epoch") if e["loader"] == training(trace)[0].loader}
+    optimizer = trace.steps[0].optimizer if optimizer is None else optimizer
     counts, read = [], 0
     for event in trace.all("batch", "step"):
         if event.kind == "batch":
             read += event["epoch"] in passes
-        elif event["optimizer"] == trace.steps[0].optimizer:
+        elif event["optimizer"] == optimizer:
             counts.append(read)
             read = 0
     return max(1, max(counts, key=counts.count, default=1))
+
+
+def window(trace: Trace) -> tuple[int, int]:
+    """Return after how many batches of the first training loader all optimizers have stepped, and how often by then."""
+    batches = math.lcm(*(batches_a_step(trace, optimizer) for optimizer in {step.optimizer for step in trace.steps}))
+    passes = {e["epoch"] for e in trace.all("epoch") if e["loader"] == training(trace)[0].loader}
+    read = sum(event["epoch"] in passes for step in trace.steps for event in step.before if event.kind == "batch")
+    return batches, max(1, round(batches * len(trace.steps) / max(1, read)))

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dlrun.verify.checks.output import DURATION, NUMBER, close, is_time, shown
 from dlrun.verify.trace import Event, Run, Trace
@@ -127,7 +127,7 @@ def _rates_otherwise(
     On 1 rank these are others than the serial ones.
     """
     for turn, (one, two) in enumerate(zip(ones, twos, strict=False)):
-        apart = any(one.value and _is_fold(two.value, one.value, fold) for fold in (n * n, 1 / n))
+        apart = any(one.value and is_fold(two.value, one.value, fold) for fold in (n * n, 1 / n))
         apart = apart if n > 1 else not alike(one.digits, two.digits)
         if len(ones) == len(twos) and apart and not is_rate(two, rates):
             yield Pair(key, turn, one, two)
@@ -167,42 +167,6 @@ def paired(ones: Sequence[Number], twos: Sequence[Number], fewer: int) -> list[t
     return [each for each in every if each[1].batches == fewer * each[2].batches]
 
 
-def explained(found: Compared, turned: Sequence[Numbers]) -> Compared:
-    """Return what is left of differences, where the serial script shows other numbers by the order of batches.
-
-    ``turned``: its numbers with each of the n batches that the ranks take together as the last. A number of one batch
-    is that of another one then, and the port shows their mean. Whether what it shows else, such as a norm of the mean
-    gradient, is right is open.
-    """
-    other, loose, same = list[Pair](), list(found.loose), found.same
-    folds = (len(turned), 1 / len(turned))
-    for pair in found.other:
-        numbers = [each[pair.key][pair.turn] for each in turned if len(each.get(pair.key, ())) > pair.turn]
-        mean = f"{math.fsum(number.value for number in numbers) / len(numbers):.12g}"
-        if len(numbers) == len(turned) and close(pair.port.digits, mean):
-            same += 1
-        elif not all(alike(pair.serial.digits, number.digits) for number in numbers) and not any(
-            _is_fold(pair.port.value, float(mean), f) for f in folds
-        ):
-            loose.append(pair)
-        else:
-            other.append(pair)
-    return replace(found, same=same, other=tuple(other), loose=tuple(loose))
-
-
-def of_gradients(found: Compared, own: Numbers) -> Compared:
-    """Return what is left of differences, where ranks show the serial script's numbers with ``own`` gradients.
-
-    As a sum of the norms of gradients: that of a mean over ranks is another number than the mean of theirs.
-    """
-    explains = [
-        len(own.get(pair.key, ())) > pair.turn and alike(pair.serial.digits, own[pair.key][pair.turn].digits)
-        for pair in found.other
-    ]
-    other = tuple(pair for pair, follows in zip(found.other, explains, strict=True) if not follows)
-    return replace(found, same=found.same + sum(explains), other=other)
-
-
 def alike(a: str, b: str) -> bool:
     """Whether two numbers are equal: whole ones exactly, others up to what rounding makes of the last digit.
 
@@ -224,7 +188,8 @@ def _tells(number: Number) -> bool:
     return number.value != 0 or "." not in number.digits
 
 
-def _is_fold(x: float, y: float, fold: float) -> bool:
+def is_fold(x: float, y: float, fold: float) -> bool:
+    """Whether a number is so many times another one."""
     return math.isclose(x, fold * y, rel_tol=1e-3)
 
 

@@ -167,7 +167,8 @@ class Face:
         number, self._shards = self._shards, self._shards + 1
         kept = self.recorder.orders.training_shards
         with divided(kept is not None and number not in kept):
-            if self.recorder.orders.global_batch and isinstance(what, tf.data.Dataset):
+            whole = "batches" in (*args, *kwargs.values())  # each is one of the serial script's
+            if self.recorder.orders.global_batch and isinstance(what, tf.data.Dataset) and not whole:
                 result = self.data.cut_batches(what)
             else:
                 result = function(what, *args, **kwargs)

@@ -68,6 +68,12 @@ _OF_BASES = ("__init__", "__setitem__", "__getitem__")
 _REDUCES = (Row.SUM, Row.MEAN, Row.MAX, Row.MIN)
 _SECOND = ("norm", "quantile", "nanquantile", "percentile", "nanpercentile")  # whose axis is not their second argument
 
+# Methods whose calls an object counts: of what, and where it has their number.
+_COUNTED = {
+    "step": ("torch.optim.lr_scheduler.", ("last_epoch", "_step_count")),
+    "update_parameters": ("torch.optim.swa_utils.", ("n_averaged",)),
+}
+
 
 class Libraries(Classes):
     """Runs calls of what lies out of sight, by the rules."""
@@ -411,6 +417,10 @@ class Libraries(Classes):
             place = self.content(args[0]) if args else SAME
             if not place.uniform:
                 self.steered[node.args[0].value] = None
+        library, numbers = _COUNTED.get(name, ("", ()))
+        for ref in receiver.refs if numbers and self.loop is not None and not self.cadenced else ():
+            for number in numbers if isinstance(ref, Obj) and ref.name.startswith(library) else ():
+                self.write((ref, number), Value(self.updates, scalar=True))
         if name == "backward" and self.recording and self.loop is not None:
             self.losses[node] = self.content(receiver)
         if name == "backward" and not args:

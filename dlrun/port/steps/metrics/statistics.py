@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import statements
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.output.writes import in_memory
 
 # Models that come with BatchNorm layers inside.
@@ -57,6 +57,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 f"{model}: all ranks evaluate with the same statistics of BatchNorm",
                 after=statements("torch/statistics", dl=facts.alias, model=model),
             )
+    yield from _copied(facts)
     saved = list(_saved(facts, evaluated))
     yield from saved
     model = next((t for top in facts.tops for t in top.things if t not in top.optimizers), "model")
@@ -72,6 +73,24 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             f"{facts.alias}.average({model}) before evaluating or saving",
             name="batchnorm-statistics",
         )
+
+
+def _copied(facts: Facts) -> Iterator[Doubt]:
+    """Doubt moving averages of all that a model holds: of BatchNorm's statistics as each rank has them."""
+    script = facts.script
+    for loop in script.of(cst.For):
+        read = [c for c in walk(loop.iter) if calls_method(c, "state_dict", "buffers")]
+        held = [c for c in read if facts.kinds.of(c.func.value) == "module"]
+        moves = any(calls_method(c, "mul_", "lerp_", "add_") for c in walk(loop.body))
+        around = (up for frame in facts.flow.frames(loop) for up in (frame, *script.above(frame)))
+        if held and moves and any(up in facts.loops for up in around):
+            yield Doubt(
+                loop.iter,
+                "a moving average of BatchNorm's statistics of each rank's own samples: saved are rank 0's",
+                "low",
+                f"{facts.alias}.average() of those entries before they are saved or evaluated",
+                name="batchnorm-statistics",
+            )
 
 
 def _has_none(facts: Facts, model: cst.CSTNode) -> bool:

@@ -61,7 +61,8 @@ def back(facts: ScriptFacts) -> Iterator[Edit]:
             paths = [arg.value for arg in call.args]
             paths += [path] if (path := _of_path(facts, call)) is not None else []
             folders = {word for path in paths for word in _folder(facts, call, path)}
-            written.append((call, folders.union(*(_words(facts, call, path) for path in paths))))
+            held = _held(facts, call) if not call.args else set()
+            written.append((call, folders.union(held, *(_words(facts, call, path) for path in paths))))
         elif (mine := _read_by(facts, call, name)) and not downloads.is_apart(facts, call, _of_batches(facts, name)):
             read.append((call, mine))
     tree_of, order = facts.script.tree_of, facts.script.order
@@ -194,6 +195,18 @@ def _scoped(facts: ScriptFacts, folder: cst.BaseExpression) -> tuple[cst.CSTNode
     scope = facts.script.scopes[folder].lookup(folder.value)[1] if isinstance(folder, cst.Name) else None
     home = scope.node if scope is not None else facts.script.function_of(folder)
     return home, f"{facts.script.code(folder)}/"
+
+
+def _held(facts: ScriptFacts, call: cst.Call) -> _Words:
+    """Return what tells the folders that the object which writes was made with: ``CheckpointManager(ckpt, folder)``."""
+    owner = call.func.value if isinstance(call.func, cst.Attribute) else None
+    made = [o.node for o in facts.flow.origins(owner)] if owner is not None else []
+    given = [arg.value for m in made if isinstance(m, cst.Call) for arg in m.args]
+    texts = [o.node for path in given for o in facts.flow.origins(path) if isinstance(o.node, cst.SimpleString)]
+    return {
+        *(_scoped(facts, path) for path in given),
+        *((None, f"{str(t.evaluated_value).rstrip('/')}/") for t in texts),
+    }
 
 
 def _spelt(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> _Words:
