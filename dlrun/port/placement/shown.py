@@ -35,7 +35,7 @@ from dlrun.port.placement.values import (
     power,
     unknown,
 )
-from dlrun.port.program.script import calls_method, children, dotted, walk
+from dlrun.port.program.script import argument, calls_method, children, dotted, walk
 from dlrun.port.steps.counts.conditions import divided as rests_of
 from dlrun.port.steps.counts.milestones import in_strides, updates
 
@@ -221,6 +221,7 @@ class Shown:
                 and (self._from_zero(place) or since)
                 and not inside
                 and not place.adds & {"stored", "run", "joined", "numbers", "trimmed"}
+                and not (self.sink is not None and self.sink.loop is not None and self._is_window(node))
             ):
                 return [Wrap(node, "total", since)]
             if place.kind is Kind.EXTREME and len(place.adds) == 1:
@@ -238,6 +239,20 @@ class Shown:
             return []  # of one iteration: no number
         self.lost.append(node)  # nothing is known that makes it serial
         return None
+
+    def _is_window(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` reads the last K entries, and K stays: those of all ranks are n times as many."""
+        divided = self.run.shards.divided
+        for n in walk(node):
+            match n:
+                case cst.Slice(lower=cst.UnaryOperation(operator=cst.Minus(), expression=last), upper=None):
+                    if isinstance(last, cst.Integer) and last not in divided:
+                        return True
+            for ref in (ref for value in self.run.seen.get(n, ()) for ref in value.refs):
+                most = argument(ref.site, "maxlen", 1) if getattr(ref, "kind", "") == "deque" else None
+                if most is not None and most not in divided and dotted(most) != "None":
+                    return True
+        return False
 
     def _is_text_or_row(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` only puts values side by side, and computes nothing with them."""

@@ -212,7 +212,13 @@ def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
         const=a.const if same else NOTHING,
         name=a.name if a.name == b.name else "",
         zero=a.zero and b.zero,
-        scalar=b.scalar if a.const is None else a.scalar if b.const is None or a.scalar == b.scalar else None,
+        scalar=False
+        if isinstance(a.const, str) and isinstance(b.const, str)
+        else b.scalar
+        if a.const is None
+        else a.scalar
+        if b.const is None or a.scalar == b.scalar
+        else None,
         pending=a.pending | b.pending,
         texts=a.texts | b.texts,
         reduced=a.reduced or b.reduced,

@@ -349,6 +349,7 @@ class Loops(Exits):
             value.place.kind in (Kind.UNKNOWN, Kind.EXTREME)
             and before.place.uniform
             and before.scalar is not False
+            and value.name != "grown text"
             and not before.refs
         ):
             self._hoped[at] = True

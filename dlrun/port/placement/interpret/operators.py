@@ -72,13 +72,17 @@ class Operators(Expressions):
         a, b = (self.one_run(v) or self.content(v) for v in (left, right))
         if isinstance(op, cst.Modulo) and isinstance(left.const, str):
             return self.text(node, b)
+        if isinstance(op, cst.Multiply) and (isinstance(left.const, str) or isinstance(right.const, str)):
+            return Value(combine([a, b]), scalar=False)  # "-" * 40
         if isinstance(op, (cst.Add, cst.AddAssign)) and (_is_text(left) or _is_text(right)):
             if Kind.RUN in (a.kind, b.kind) and not self.cadenced:
-                return Value(unknown(node, "each rank writes the text of its own iterations into it"), scalar=False)
+                text = "each rank writes the text of its own iterations into it"
+                return Value(unknown(node, text), scalar=False, name="grown text")
             known = left.texts | right.texts if Kind.UNKNOWN not in (a.kind, b.kind) else frozenset()
             if isinstance(left.const, str) and isinstance(right.const, str):
                 return constant(left.const + right.const)
-            return Value(combine([a, b]), texts=known, scalar=False)
+            name = "grown text" if any(p.why is not None and p.why.node is node for p in (a, b)) else ""
+            return Value(combine([a, b]), texts=known, scalar=False, name=name)
         if isinstance(op, _FLAGS) and (flag := self._flagged(left, right, _sides(node)[1], isinstance(op, _UNIONS))):
             return flag
         scalar = True if left.scalar and right.scalar else None
