@@ -123,3 +123,9 @@ def test_a_row_of_counts_beside_others_is_told(line):
     made = port(ROW.replace("LINE", line))
     assert [doubt.name for doubt in made.doubts] == ["unknown-placement"]
     assert "dl.average(row)" not in made.text
+
+
+@pytest.mark.parametrize("part", ['"."', '"#" if loss.item() > 5 else "."', '"-" * 2', 'f"{step} "'])
+def test_a_text_that_each_iteration_makes_longer_is_told(part):
+    made = port(f"{HEAD}line, step = '', 0\n{LOOP}        step += 1\n        line += {part}\n    print(len(line))\n")
+    assert "unknown-placement" in {doubt.name for doubt in made.doubts}, made.text

@@ -173,7 +173,7 @@ for epoch in range(9):
     [
         ("tensorflow", "500", "print(total / steps)", "print(total / dl.serial_steps(steps))"),
         ("tensorflow", "len(rows) // 8", "print(total / steps)", "print(total / dl.serial_steps(steps))"),
-        ("tensorflow", "500", "print(total / max(1, steps))", "print(total / dl.serial_steps(max(1, steps)))"),
+        ("tensorflow", "500", "print(total / max(1, steps))", "print(total / max(1, dl.serial_steps(steps)))"),
         ("tensorflow", "500", "total /= steps; print(total)", "total /= dl.serial_steps(steps); print(total)"),
         ("torch", "500", "print(total / steps)", "print(total / dl.serial_steps(steps))"),
         ("torch", "500", "total = total / steps; print(total)", "total = total / dl.serial_steps(steps); print(total)"),

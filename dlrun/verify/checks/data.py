@@ -275,7 +275,8 @@ def batches_a_step(trace: Trace, optimizer: int | None = None) -> int:
     Of the first one, where none is given.
     """
     passes = {e["epoch"] for e in trace.all("epoch") if e["loader"] == training(trace)[0].loader}
-    optimizer = trace.steps[0].optimizer if optimizer is None else optimizer
+    if optimizer is None and trace.steps:
+        optimizer = trace.steps[0].optimizer
     counts, read = [], 0
     for event in trace.all("batch", "step"):
         if event.kind == "batch":
