@@ -18,7 +18,7 @@ from dl_comm.ranks import is_rank0
 from dl_comm.reduction.layout import Layout
 from dl_comm.shard_iterators import without_restart
 from dl_comm.shared_random import Alike
-from dl_comm.torch.uneven import WeighedBatches
+from dl_comm.torch.uneven import WeighedBatches, undivided
 from dl_comm.torch.whole_batches import order_of_rank0
 
 _BLOCK = 1024  # batches of a sampler that are drawn at once
@@ -41,13 +41,8 @@ class _Parts:
         self._even &= length % self._n == 0
         if length % self._n and is_rank0() and not self._told:
             self._told = True
-            warnings.warn(
-                f"{self._n} ranks do not divide a global batch of {length}: gradients count by a rank's samples, and "
-                "are exact; means that are shown are means of the ranks' means"
-                + ", and sums count a sample twice where a rank has none"
-                * (length < self._n),
-                stacklevel=4,
-            )
+            twice = ", and sums count a sample twice where a rank has none" if length < self._n else ""
+            warnings.warn(undivided(length, self._n) + twice, stacklevel=4)
         return slice(self._rank, None, self._n) if self._rank < length else slice(-1, None)
 
     def weights(self) -> Iterator[float]:
@@ -60,45 +55,8 @@ class _Parts:
         return Layout("entries" if self._even else "parts")
 
 
-class DividedSampler(Sampler[Any]):
-    """This rank's part of every batch of a batch sampler, in the order that rank 0 draws; its iteration is collective.
-
-    Attributes it lacks are the other sampler's.
-    """
-
-    def __init__(self, batches: Any, rank: int, n: int) -> None:
-        self._batches = batches
-        self.parts = _Parts(rank, n)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._batches, name)
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        self.parts.begin()
-        batches = without_restart(self._batches)
-        while True:
-            drawn = order_of_rank0([list(batch) for batch in islice(batches, _BLOCK)])
-            for batch in drawn:
-                yield batch[self.parts.rows(len(batch))]
-            if len(drawn) < _BLOCK:
-                return
-
-    def layout_of_share(self) -> Layout:
-        """Return how the parts lie in the serial order."""
-        return self.parts.layout()
-
-
-class DividedBatches:
-    """This rank's part of every batch of an iterable; what is drawn at random meanwhile all ranks draw alike.
-
-    A batch is a tensor, an array, or a tuple, list, dict or dataclass of such and of lists, all of one length.
-    Attributes it lacks are the iterable's.
-    """
+class _Divided:
+    """This rank's part of every batch of what gives batches; attributes that it lacks are of that."""
 
     def __init__(self, batches: Any, rank: int, n: int) -> None:
         self._batches = batches
@@ -112,9 +70,38 @@ class DividedBatches:
     def __len__(self) -> int:
         return len(self._batches)
 
+    def part_weights(self) -> Iterator[float]:
+        """Yield the weight of each part, after it was cut."""
+        return self._parts.weights()
+
+    def layout_of_share(self) -> Layout:
+        """Return how the parts lie in the serial order."""
+        return self._parts.layout()
+
+
+class DividedSampler(_Divided, Sampler[Any]):
+    """This rank's part of every batch of a batch sampler, in rank 0's order; its iteration is collective."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self._parts.begin()
+        batches = without_restart(self._batches)
+        while True:
+            drawn = order_of_rank0([list(batch) for batch in islice(batches, _BLOCK)])
+            for batch in drawn:
+                yield batch[self._parts.rows(len(batch))]
+            if len(drawn) < _BLOCK:
+                return
+
+
+class DividedBatches(_Divided):
+    """This rank's part of every batch of an iterable; what is drawn at random meanwhile all ranks draw alike.
+
+    A batch is a tensor, an array, or a tuple, list, dict or dataclass of such and of lists, all of one length.
+    """
+
     def __iter__(self) -> Any:
         self._parts.begin()
-        return WeighedBatches(self._divided(), self._parts.weights(), self._parts.layout)
+        return WeighedBatches(self._divided(), self.part_weights(), self.layout_of_share)
 
     def _divided(self) -> Iterator[Any]:
         alike = Alike()
@@ -133,10 +120,6 @@ class DividedBatches:
                     "tells, or shard(batch='local')"
                 )
             yield _cut(taken[0], self._parts.rows(next(iter(lengths)) or 0))
-
-    def layout_of_share(self) -> Layout:
-        """Return how the parts lie in the serial order."""
-        return self._parts.layout()
 
 
 def is_one_batch(data: Any) -> bool:

@@ -26,6 +26,14 @@ from dl_comm.reduction.layout import Layout, layout_of
 from dl_comm.torch.parameters import holds_gradient
 
 
+def undivided(size: int, n: int) -> str:
+    """Return what rank 0 says of global batches of a size that n does not divide."""
+    return (
+        f"{n} ranks do not divide a global batch of {size}: gradients count by a rank's samples, and are exact; "
+        "means that are shown are means of the ranks' means"
+    )
+
+
 class Blocks:
     """How an order of ``length`` entries is cut into global batches of ``size``, and these among n ranks.
 
@@ -34,9 +42,7 @@ class Blocks:
 
     def __init__(self, length: int, size: int, rank: int, n: int, drop_last: bool, serial: int) -> None:
         """``serial`` is the size of the script's own batches, by which it drops what is left."""
-        self._length = length - length % size if drop_last else length
-        self._dropped = (length - length % serial) - self._length if drop_last else 0
-        self._trained = length - length % serial
+        self._length, self._serial = (length - length % each if drop_last else length for each in (size, serial))
         self._size, self._rank, self._n = size, rank, n
 
     def mine(self) -> int:
@@ -59,13 +65,11 @@ class Blocks:
     def told(self) -> Iterator[str]:
         """Yield what is not the serial script's."""
         if self._size % self._n and self._length >= self._size:
+            yield undivided(self._size, self._n)
+        if self._length < self._serial:
             yield (
-                f"{self._n} ranks do not divide a global batch of {self._size}: gradients count by a rank's samples, "
-                "and are exact; means that are shown are means of the ranks' means"
-            )
-        if self._dropped:
-            yield (
-                f"drop_last leaves out {self._dropped} of the {self._trained} samples that the serial script takes: "
+                f"drop_last leaves out {self._serial - self._length} of the {self._serial} samples that the serial "
+                "script takes: "
                 f"{self._n} ranks drop what is no global batch of {self._size}, and counts over the loop lack them"
             )
         rest = self._length % self._size
@@ -225,8 +229,8 @@ def weighing(kind: Any) -> Any:
 
     def iterate(self: Any) -> Any:
         batches = kind.__iter__(self)
-        if (divided := getattr(self.batch_sampler, "parts", None)) is not None:
-            return WeighedBatches(batches, divided.weights())
+        if hasattr(type(self.batch_sampler), "part_weights"):  # of the type: samplers pass on a script's attributes
+            return WeighedBatches(batches, self.batch_sampler.part_weights())
         blocks = self.batch_sampler.sampler.blocks()
         if blocks is not None and is_rank0() and "_dl_told" not in vars(self):
             vars(self)["_dl_told"] = True

@@ -179,6 +179,15 @@ def join_places(a: Place, b: Place) -> Place:
     return a
 
 
+def _joined_scalar(a: Value, b: Value) -> bool | None:
+    """Return whether what is ``a`` or ``b`` is one number: None says as little as the other one does."""
+    if isinstance(a.const, str) and isinstance(b.const, str):
+        return False
+    if a.const is None:
+        return b.scalar
+    return a.scalar if b.const is None or a.scalar == b.scalar else None
+
+
 def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
     """Return what holds of a value that is ``a`` or ``b``: of one location, or of entries that are ``beside``."""
     if a is None or b is None or a == b:
@@ -212,13 +221,7 @@ def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
         const=a.const if same else NOTHING,
         name=a.name if a.name == b.name else "",
         zero=a.zero and b.zero,
-        scalar=False
-        if isinstance(a.const, str) and isinstance(b.const, str)
-        else b.scalar
-        if a.const is None
-        else a.scalar
-        if b.const is None or a.scalar == b.scalar
-        else None,
+        scalar=_joined_scalar(a, b),
         pending=a.pending | b.pending,
         texts=a.texts | b.texts,
         reduced=a.reduced or b.reduced,
