@@ -269,12 +269,17 @@ def _batch_sizes(serial: Run, run: Run) -> tuple[int, list[int], str]:
     return old * often, sizes, now[0][0].at
 
 
+def _passes(trace: Trace) -> set[object]:
+    """Return the numbers of the passes over the first training loader."""
+    return {e["epoch"] for e in trace.all("epoch") if e["loader"] == training(trace)[0].loader}
+
+
 def batches_a_step(trace: Trace, optimizer: int | None = None) -> int:
     """Return how many batches of the first training loader go into most steps of an optimizer, at least 1.
 
     Of the first one, where none is given.
     """
-    passes = {e["epoch"] for e in trace.all("epoch") if e["loader"] == training(trace)[0].loader}
+    passes = _passes(trace)
     if optimizer is None and trace.steps:
         optimizer = trace.steps[0].optimizer
     counts, read = [], 0
@@ -290,6 +295,6 @@ def batches_a_step(trace: Trace, optimizer: int | None = None) -> int:
 def window(trace: Trace) -> tuple[int, int]:
     """Return after how many batches of the first training loader all optimizers have stepped, and how often by then."""
     batches = math.lcm(*(batches_a_step(trace, optimizer) for optimizer in {step.optimizer for step in trace.steps}))
-    passes = {e["epoch"] for e in trace.all("epoch") if e["loader"] == training(trace)[0].loader}
+    passes = _passes(trace)
     read = sum(event["epoch"] in passes for step in trace.steps for event in step.before if event.kind == "batch")
     return batches, max(1, round(batches * len(trace.steps) / max(1, read)))

@@ -38,6 +38,9 @@ def _literal(node: cst.Integer | cst.Float | cst.SimpleString) -> Value:
     return constant(node.evaluated_value)
 
 
+GOES_THROUGH = "it goes through a share of the batches; what a for loop leaves is reduced behind it"
+
+
 class Expressions(Machine):
     """Evaluates expressions; each method returns the value of one kind of node."""
 
@@ -360,20 +363,15 @@ class Expressions(Machine):
         before, self.frame = self.frame, frame
         made = self.new(kind, node, "made")
         self.looping += 1
-        outside, seen = self.loop is None, len(self.shares)
-        diverging = self._generate(node.for_in)
+        diverging, shared = self._generate(node.for_in)
         key = self.eval(node.key) if isinstance(node, cst.DictComp) else None
         value = self.eval(node.value if isinstance(node, cst.DictComp) else node.elt)
         self.frame = before
         self.looping -= 1
         for _ in range(diverging):
             self.diverged.pop()
-        shared = len(self.shares) > seen
-        del self.shares[seen:]
-        if outside and shared:
-            return Value(
-                unknown(node, "each rank goes through its share of the batches in it; a loop would be reduced")
-            )
+        if shared and self.loop is None:
+            return Value(unknown(node, GOES_THROUGH))
         value = self._of_its_own(node, value)
         grown = [at for loop in _loops(node.for_in) for v in self.seen.get(loop.iter, ())[-1:] for at in self.grown(v)]
         if grown and self.state is not None and key is None:
@@ -405,14 +403,17 @@ class Expressions(Machine):
                 return value.at(unknown(node, "it is computed from what this rank has added up so far", at))
         return value
 
-    def _generate(self, loop: cst.CompFor) -> int:
-        """Bind the names of a comprehension's loops; return how many of their tests differ between ranks."""
+    def _generate(self, loop: cst.CompFor) -> tuple[int, bool]:
+        """Bind the names of a comprehension's loops.
+
+        Return how many of their tests differ between ranks, and whether one of them goes through a share.
+        """
         over = self.eval(loop.iter)
-        self.shares.extend([loop.iter] if over.place.kind is Kind.SHARD else [])
         self.assign(loop.target, self.iterate(loop.iter, over))
         tests = [test.test for test in loop.ifs if not self.content(self.eval(test.test)).uniform]
         self.diverged.extend(tests)
-        return len(tests) + (self._generate(loop.inner_for_in) if loop.inner_for_in is not None else 0)
+        more, shared = self._generate(loop.inner_for_in) if loop.inner_for_in is not None else (0, False)
+        return len(tests) + more, shared or over.place.kind is Kind.SHARD
 
     def _ListComp(self, node: cst.ListComp) -> Value:  # noqa: N802
         return self._comprehension(node, "list")

@@ -15,6 +15,7 @@ from dlrun.port.placement import rules
 from dlrun.port.placement.interpret import parts, sessions
 from dlrun.port.placement.interpret.classes import Classes
 from dlrun.port.placement.interpret.containers import CONTAINERS
+from dlrun.port.placement.interpret.expressions import GOES_THROUGH
 from dlrun.port.placement.interpret.machine import Sink
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
@@ -215,7 +216,7 @@ class Libraries(Classes):
                 up = self.script.parents[up]
             if isinstance(up, cst.For):
                 return replace(self.parallel((entry,), True), name="drawn")
-            return Value(unknown(node, "each rank goes through its share of the batches in it"))
+            return Value(unknown(node, GOES_THROUGH))
         entry = self.call_value(args[0], [self.entries(a) for a in args[1:]], {}, node)
         made = self.new("list", node, "mapped")
         self._like(made, args[1], entry)

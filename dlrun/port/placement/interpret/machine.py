@@ -125,7 +125,6 @@ class Machine:
         self.forced: dict[cst.BaseExpression, Sharded] = {}  # numbers of a part that are made those of the iteration
         self.steers: set[cst.CSTNode] = set()  # the tests by which a loss is made that ranks answer differently
         self.refused: dict[cst.CSTNode, str] = {}  # loaders whose batches cannot be sharded whole, and why
-        self.shares: list[cst.CSTNode] = []  # what the comprehensions that are being read go through, if it is a share
         self.within_whole: dict[cst.CSTNode, dict[cst.CSTNode, None]] = {}  # what goes through such batches, and whose
         self.gone_through: dict[cst.CSTNode, set[cst.CSTNode]] = {}  # the loops that go through the batches of a loader
         self.lost: cst.CSTNode | None = None
