@@ -153,7 +153,7 @@ def test_functions_in_lists_are_told_of_as_others_are(made, taken, filled):
         source = source.replace("def track", "@on('batch')\ndef track").replace("def show", "@on('batch')\ndef show")
         source = source.replace("def score", "@on('epoch')\ndef score")
     told = [d.why for d in port(source).doubts if d.name == "unknown-placement"]  # a window in the midst of an epoch
-    assert told and all(why.startswith("history[-25:]: rank 0's own") for why in told)
+    assert told and all(why.startswith("history[-25:]: local to rank 0") for why in told)
 
 
 ENGINE = (

@@ -152,7 +152,7 @@ def test_what_calls_keep_in_an_object_that_a_parameter_defaults_to_is_of_all_ran
 def test_a_list_that_a_parameter_defaults_to_is_told() -> None:
     listed = DEFAULTS.replace("at=[0]", "at=[]").replace("at[0] += len(x)", "at.append(loss.item())")
     told = [d.why for d in port(listed.replace("at[0]", "sum(at) / len(at)")).doubts]
-    assert told == ["at: rank 0's own: a parameter defaults to it, and calls share it"]
+    assert told == ["at: local to rank 0: a parameter defaults to it, and calls share it"]
 
 
 @pytest.mark.parametrize("batch", ["local", "global"])
@@ -160,7 +160,7 @@ def test_sums_in_a_list_that_each_iteration_makes_anew_are_told(batch) -> None:
     add = "sums = [a + b for a, b in zip(sums, (loss.item(), (out > 0).sum().item()))]"
     source = SCRIPT.format(begin="sums = [0.0, 0]", add=add, end="print(sums)")
     told = [d.why for d in port(source, Options(batch=batch)).doubts if d.name == "unknown-placement"]
-    assert told == ["sums: rank 0's own: it is computed from what this rank has added up so far"]
+    assert told == ["sums: local to rank 0: it is computed from what this rank has added up so far"]
 
 
 LISTS = """

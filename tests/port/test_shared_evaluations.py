@@ -353,5 +353,5 @@ def test_an_evaluation_that_keeps_running_means_is_shared_and_a_meter_that_shows
     assert 'for x, y in dl.shard(test_loader, whole="batches"):' in ported.text
     assert "        if tested.count:\n            tested.avg = tested.sum / tested.count\n" in ported.text
     assert [doubt.why for doubt in ported.doubts if doubt.name == "shown-by-rank-0"] == [
-        "losses: rank 0's own so far: it shows itself"
+        "losses: rank 0's so far: it shows itself"
     ]

@@ -234,7 +234,7 @@ TOTALS = "    total, right, seen = dl.total(total, right, seen)"
 WRONG = {
     "halved": ("mean = total / dl.serial_steps(len(loader))", "mean = total / dl.serial_steps(len(loader)) / 2"),
     "counted twice": ("history.append([epoch, mean,", "history.append([epoch, dl.total(mean),"),
-    "rank 0's own": ("    ids = dl.gather(ids, over=loader)", "    pass"),
+    "local to rank 0": ("    ids = dl.gather(ids, over=loader)", "    pass"),
     "saved apart": ('"mean": mean}', '"mean": total / len(loader)}'),
     "pickled apart": ("deque(history)", "deque([e, m / 2, r] for e, m, r in history)"),
     "written apart": ("np.array(history)", "np.array(history) * [1, 0.5, 1]"),

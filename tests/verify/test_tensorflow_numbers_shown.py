@@ -63,7 +63,7 @@ print(f"test {loss:.4f} {accuracy:.4f} {found:.0f}")
         (FIT, (("test {loss:.4f}", "test {dl.total(loss):.4f}"),)),
         (FIT, (("round(float(v), 4)", "round(float(v) / 2, 4)"),)),
     ],
-    ids=["tape", "rank 0's own", "written apart", "fit", "counted twice", "halved"],
+    ids=["tape", "local to rank 0", "written apart", "fit", "counted twice", "halved"],
 )
 def test_numbers_of_a_right_port_are_the_serial_ones_and_others_are_told(script, edits, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -16,7 +16,7 @@ def test_a_number_of_one_rank_is_named_and_what_all_share_or_the_clock_says_is_n
     found = numbers_shown(run(rank(2.5, 1.0), rank(2.25, 1.5)))
     assert found is not None
     assert found.fault == "shown-by-one-rank"
-    assert found.finding.startswith("rank 0's own at train.py:9: 'loss 2.5', where another rank has 'loss 2.25'")
+    assert found.finding.startswith("local to rank 0 at train.py:9: 'loss 2.5', where another rank has 'loss 2.25'")
     assert found.todo == "dl.average() of a mean, dl.total() of a sum, shows those of all"
     assert numbers_shown(run(rank(2.5, 1.0), rank(2.5, 1.5))) is None
     found = numbers_shown(run(*([event("shown", "a.py:3", text=text), event("end")] for text in ("a cat", "4 dogs"))))

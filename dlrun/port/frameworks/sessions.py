@@ -126,7 +126,7 @@ def logged(facts: TensorFlowFacts) -> Iterator[Doubt]:
         if calls_method(call, "add_summary") and call.args and _is_own(facts, call.args[0].value):
             yield Doubt(
                 call,
-                "this summary holds numbers of rank 0's own samples",
+                "this summary holds numbers of rank 0's samples",
                 "low",
                 f"{facts.alias}.average(loss) in place of loss where the graph makes the summary, if all ranks "
                 "run it at the same steps",
@@ -154,7 +154,7 @@ def hooked(facts: TensorFlowFacts) -> Iterator[Doubt]:
         if reads or any(dotted(target).startswith(f"{params[0]}.") for target in counts):
             yield Doubt(
                 method,
-                "sees this rank's runs alone, 1/n of the serial ones: what it keeps, counts and shows is rank 0's own",
+                "sees this rank's runs alone, 1/n of the serial ones: what it keeps and shows is local to rank 0",
                 "medium",
                 f"{facts.alias}.average() of numbers that it sees, where all ranks come by; {facts.alias}.steps() of "
                 "what it divides its count by",

@@ -145,7 +145,7 @@ class Reductions:
                 continue
             place, first = self._left_by(loop)
             if place is loop and _endless(loop):
-                why = f"{names}: rank 0's own: nothing behind this loop is come by, it ends by an exception"
+                why = f"{names}: local to rank 0: nothing behind this loop is come by, it ends by an exception"
                 yield Doubt(loop, why, "medium", name="unknown-placement")
                 continue
             yield Edit(loop, why, before=tuple(before), after=tuple(after) if place is loop else ())
@@ -193,13 +193,13 @@ class Reductions:
     def _nameless(self, loop: cst.CSTNode, exits: list[Exit]) -> Doubt:
         """Return the doubt about a loop over a share at times, where no name there tells whether it is one."""
         names = ", ".join(dict.fromkeys(map(_text, exits)))
-        why = f"{names}: rank 0's own: this loop goes through shares and through whole data, and nothing there tells"
+        why = f"{names}: local to rank 0: this loop goes through shares and through whole data, and nothing there tells"
         return Doubt(loop, why, "medium", name="unknown-placement")
 
     def _doubted(self, loop: cst.CSTNode, line: Line) -> Doubt:
         """Return the doubt about what goes on from before a loop where no line can keep what it was."""
         names = ", ".join(map(_text, line.exits))
-        why = f"{names}: rank 0's own: it goes on over the epochs, and no line holds what it was before this one"
+        why = f"{names}: local to rank 0: it goes on over the epochs, and no line holds what it was before this one"
         return Doubt(loop, why, "medium", name="unknown-placement")
 
     def _first_line(self, function: cst.FunctionDef) -> cst.CSTNode:

@@ -581,7 +581,7 @@ class Shown:
         text = self.script.code(node)
         own = any(getattr(ref, "kind", "") == "instance" for v in self.run.seen.get(node, ())[-1:] for ref in v.refs)
         if own and (self.sink is None or self.sink.loop is not None):
-            yield Doubt(node, f"{text}: rank 0's own so far: it shows itself", "low", name="shown-by-rank-0")
+            yield Doubt(node, f"{text}: rank 0's so far: it shows itself", "low", name="shown-by-rank-0")
             return
         counted = place.at == "bent" or place.kind is Kind.SAME
         if counted and text in self.told_of:
@@ -596,20 +596,22 @@ class Shown:
             if counted
             else "how the ranks' values make the serial one is not known"
         )
-        whose = "of all ranks" if "some" in place.adds else "rank 0's own"
+        whose = "of all ranks" if "some" in place.adds else "local to rank 0"
         yield Doubt(node, f"{text}: {whose}: {because}", "medium", name="unknown-placement")
 
     def _kept(self, sink: Sink) -> Iterator[Doubt]:
         if sink.call.func not in self.doubted:
             self.doubted.add(sink.call.func)
             text = self.script.code(sink.call.func)
-            why = f"{text}() is out of sight and may keep what each rank gives it: what it shows later is rank 0's own"
+            why = (
+                f"{text}() is out of sight and may keep what each rank gives it: what it shows later is local to rank 0"
+            )
             yield Doubt(sink.call, why, "medium", name="unknown-placement")
 
     def _apart(self, node: cst.BaseExpression, sink: Sink) -> Iterator[Doubt]:
         if node not in self.doubted:
             self.doubted.add(node)
-            why = f"{self.script.code(node)}: rank 0's own: the ranks do not come here together"
+            why = f"{self.script.code(node)}: local to rank 0: the ranks do not come here together"
             yield Doubt(node, why, "low", name="shown-by-rank-0")
 
     # -- what decides --------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
     """Make serial what loops over shards leave, what is shown inside them, and what decides."""
     run = interpreted(facts)
     if run.lost is not None:
-        why = "the program is too large to be followed from here on: numbers shown later may be rank 0's own"
+        why = "the program is too large to be followed from here on: numbers shown later may be local to rank 0"
         yield Doubt(run.lost, why, "medium", name="lost-track")
     for node in list(run.guessed)[:1]:
         why = "it is taken for a mean over the samples: each rank computes it of its part of the batch"

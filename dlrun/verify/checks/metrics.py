@@ -88,7 +88,7 @@ def _mean_of_means(run: Run, said: str, difference: Difference) -> Check:
     if twice and any(event["evaluates"] for event in run.root.returns("total")):
         return counted_twice(run, said, difference.at)
     todo = "evaluate on every rank without dl.shard(), or average sums and counts over the ranks"
-    return failed(NAME, f"{said}: rank 0's own share ({counts})", todo, "metric-of-one-rank", where=difference.at)
+    return failed(NAME, f"{said}: rank 0's share ({counts})", todo, "metric-of-one-rank", where=difference.at)
 
 
 def counts_of(run: Run) -> tuple[str, int]:

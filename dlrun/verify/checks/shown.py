@@ -36,7 +36,7 @@ def numbers_shown(run: Run) -> Check | None:
     lines = sorted(found, key=lambda at: _words(found[at][0]) != _words(found[at][1]))  # numbers first
     mine, other = found[lines[0]]
     more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-    said = f"rank 0's own at {', '.join(lines[:3])}{more}: {_said(mine)!r}, where another rank has {_said(other)!r}"
+    said = f"local to rank 0 at {', '.join(lines[:3])}{more}: {_said(mine)!r}, where another rank has {_said(other)!r}"
     if _words(mine) != _words(other):
         return skipped(NAME, f"{said}: each rank has words of its own, and one rank's are shown")
     todo = "dl.average() of a mean, dl.total() of a sum, shows those of all"
