@@ -180,13 +180,14 @@ def see(backend: str, how: str, folder: Path, cluster: Lab | None = None) -> See
     said = next((line for line in errors.splitlines() if line.startswith("dlrun: rank")), "")
     seen = Seen(how, backend, job.returncode, seconds, said, errors)
     deadline = time.time() + IN_TIME
-    while (left := running_in(folder) + sorted(_on_nodes(cluster) - running)) and time.time() < deadline:
+    while True:  # what lies there for a moment may be another job's that ends just now
+        seen.processes = running_in(folder) + sorted(_on_nodes(cluster) - running)
+        files = _shared(cluster) - shared
+        files = (files if cluster else unmapped(files)) | {str(path) for path in temporary.iterdir()}
+        seen.files = sorted(files | {str(path) for path in folder.glob("runs/*/.*")})
+        if not (seen.processes or seen.files) or time.time() > deadline:
+            return seen
         time.sleep(0.05)
-    seen.processes = left
-    files = _shared(cluster) - shared
-    files = (files if cluster else unmapped(files)) | {str(path) for path in temporary.iterdir()}
-    seen.files = sorted(files | {str(path) for path in folder.glob("runs/*/.*")})
-    return seen
 
 
 def _when_made(file: Path) -> float:

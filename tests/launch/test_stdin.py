@@ -12,7 +12,8 @@ from pathlib import Path
 READS = """
 import os, sys, time
 if os.environ["DLRUN_RANK"] == "0":
-    print("got", input(), sum(len(line) for line in sys.stdin), repr(sys.stdin.read()))
+    said = "got %s %d %r\\n" % (input(), sum(len(line) for line in sys.stdin), sys.stdin.read())
+    sys.stdout.write(said)  # at once: a note of dlrun's may come between the pieces of a print
 else:
     print(repr(sys.stdin.read()))
 """
