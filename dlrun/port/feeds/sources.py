@@ -19,6 +19,8 @@ from dlrun.port.feeds.uses import Uses
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, walk
 
+_PICKS = ("builtins.filter", "builtins.sorted", "builtins.reversed")
+
 
 class Sources:
     """Notes the feeds that lie behind what loops run over."""
@@ -154,7 +156,8 @@ class Sources:
             return self._are_samples([self.iterated.source(arg.value) for arg in made.args])
         if isinstance(made, cst.Subscript) and isinstance(made.slice[0].slice, cst.Slice):  # pairs[:400]
             return any(self._holds_samples(o.node) for o in self.flow.origins(made.value) if o.node is not made)
-        held = isinstance(made, (cst.List, cst.ListComp, cst.GeneratorExp, cst.Tuple))
+        picked = isinstance(made, cst.Call) and self.script.name_of(made.func) in _PICKS
+        held = picked or isinstance(made, (cst.List, cst.ListComp, cst.GeneratorExp, cst.Tuple))
         return held and not named and self._reaches_loss()
 
     def _reaches_loss(self) -> bool:

@@ -16,6 +16,7 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression
 from dlrun.port.placement.interpret import Interpreter
+from dlrun.port.placement.selected import compared_in_order
 from dlrun.port.placement.shards import Cadence, Shards
 from dlrun.port.placement.store import Method, Obj
 from dlrun.port.placement.values import Kind, Place
@@ -68,6 +69,9 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
     """Yield the numbers that tests compare with what counts this rank's iterations, where these govern no update."""
     if run.shards.parts or run.shards.episodes:
         return
+    for number in compared_in_order(facts, partial(_place, run)):
+        if number not in run.shards.divided and _is_serial(run, number):
+            yield Cadence(number, repeats=False)
     for node in [n for n in run.seen if isinstance(n, (cst.Comparison, cst.BinaryOperation, cst.Call))]:
         if any(n in run.shards.divided or n in run.shards.counted for n in walk(node)):
             continue
@@ -119,17 +123,17 @@ def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.Bas
     whole = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.FloorDivide)
     whole = whole and not _measures(run, node)
     for count, every in [(node.left, node.right)] if whole else divided(node):  # type: ignore[attr-defined]
-        count = count.left if isinstance(count, cst.BinaryOperation) and _counts(run, count.left) else count
+        count = count.left if isinstance(count, cst.BinaryOperation) and counts(run, count.left) else count
         undivided = all(v.name == "undivided" for v in run.seen.get(node, ())) and not isinstance(node, cst.Call)
-        if (undivided or (_counts(run, count) and (whole or isinstance(node, cst.Call)))) and _is_serial(run, every):
+        if (undivided or (counts(run, count) and (whole or isinstance(node, cst.Call)))) and _is_serial(run, every):
             yield count, every, "rest"
     if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
         return
     target = node.comparisons[0]
     left, right, how = node.left, target.comparator, type(target.operator)
-    if _is_serial(run, left) and _counts(run, right):
+    if _is_serial(run, left) and counts(run, right):
         left, right, how = right, left, _FLIPPED.get(how, cst.Is)
-    if not _counts(run, left):
+    if not counts(run, left):
         return
     if how is cst.In and _are_serial(run, right):
         yield left, right, "in"
@@ -142,7 +146,7 @@ def _measures(run: Interpreter, part: cst.CSTNode) -> bool:
     up = run.script.parents[part]
     test = run.script.parents[up] if isinstance(up, cst.ComparisonTarget) else up
     sides = [test.left, *(c.comparator for c in test.comparisons)] if isinstance(test, cst.Comparison) else []
-    return any(side is not part and _counts(run, side) for side in sides)
+    return any(side is not part and counts(run, side) for side in sides)
 
 
 def governed(
@@ -231,7 +235,7 @@ def _place(run: Interpreter, node: cst.BaseExpression) -> Place | None:
     return places.pop() if len(places) == 1 else next((p for p in places if p.counts), None)
 
 
-def _counts(run: Interpreter, node: cst.BaseExpression) -> bool:
+def counts(run: Interpreter, node: cst.BaseExpression) -> bool:
     """Tell whether ``node`` counts this rank's iterations."""
     place = _place(run, node)
     if place is None:

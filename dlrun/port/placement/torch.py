@@ -12,6 +12,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.models.moving import of_numbers
 from dlrun.port.insert import expression
+from dlrun.port.placement import cadences, selected
 from dlrun.port.placement.cadences import run_with
 from dlrun.port.placement.evaluation import evaluations
 from dlrun.port.placement.interpret import Interpreter
@@ -94,6 +95,7 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from () if steered else read.weighed()
     yield from throughput(facts, run)
     yield from _smoothed(facts, run)
+    yield from selected.doubts(facts, partial(cadences.counts, run), run.shards)
     yield from shown
 
 

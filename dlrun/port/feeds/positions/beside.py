@@ -45,7 +45,7 @@ def goes_in(kinds: Kinds, loop: cst.CSTNode | None, zipped: cst.Call, part: cst.
     They go into a model or a loss, or are pieces of an array.
     """
     made = [o.node for o in kinds.flow.origins(part)]
-    if any(calls_method(n, *_CUTS) for m in made for n in walk(m)):
+    if any(map(is_cut, made)):
         return True
     at = next((i for i, arg in enumerate(zipped.args) if part in walk(arg)), 0)
     target = loop.target if isinstance(loop, cst.For) else None
@@ -61,6 +61,11 @@ def goes_in(kinds: Kinds, loop: cst.CSTNode | None, zipped: cst.Call, part: cst.
     given: list[cst.CSTNode] = [a for c in calls if kinds.of(c.func) in ("module", "loss") for a in c.args]
     given += [c.func for c in calls if calls_method(c, "backward")]
     return any(mentions(value, names) for value in given) and not any(_numbers(kinds, m) for m in made)
+
+
+def is_cut(made: cst.CSTNode) -> bool:
+    """Tell whether ``made`` cuts an array into batches: ``x.split(8)``, ``list(x.chunk(4))``."""
+    return any(calls_method(n, *_CUTS) for n in walk(made))
 
 
 def holds_batches(kinds: Kinds, made: cst.CSTNode) -> bool:

@@ -299,7 +299,7 @@ class ControlFlow(Statements):
         with self.unrecorded():  # enumerate(loader), tqdm(loader)
             given = [self.eval(n) for n in named] if over.place.kind is not Kind.SHARD else []
         loaders = [v for v in given if any(map(_is_loader, v.refs))]
-        return bool(loaders) and all(_is_loader(r) for v in loaders for r in v.refs)
+        return bool(loaders) and all(v.place.kind is not Kind.SHARD and all(map(_is_loader, v.refs)) for v in loaders)
 
     def _wraps_whole(self, ref: Any, deep: int = 3) -> bool:
         """Tell whether ``ref`` is an object that holds loaders, none of them sharded: what it goes through is whole."""

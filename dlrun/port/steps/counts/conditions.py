@@ -18,10 +18,10 @@ _UPDATES = ("apply_gradients", "apply", "minimize", "gradient", "backward", "ste
 _COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 
 
-def goes_on(body: cst.IndentedBlock) -> bool:
+def goes_on(body: cst.BaseSuite) -> bool:
     """Tell whether ``body`` goes on with the next iteration, and does nothing else: ``if step % 100: continue``."""
     only = body.body[0] if len(body.body) == 1 else None
-    return isinstance(only, cst.SimpleStatementLine) and isinstance(only.body[0], cst.Continue)
+    return isinstance(only.body[0] if isinstance(only, cst.SimpleStatementLine) else only, cst.Continue)
 
 
 def skipped(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:

@@ -18,7 +18,7 @@ from dlrun.port.steps.counts.counts import all_samples, from_length
 from dlrun.port.steps.counts.step_rates import set_by_hand
 from dlrun.port.steps.counts.update_counts import bare, steps_so_far
 
-_TAKEN_OF = ("gradient", "grad", "compute_gradients", "minimize", "scale")
+TAKEN_OF = ("gradient", "grad", "compute_gradients", "minimize", "scale")
 WHY = "this counts serial steps, of which n ranks take 1/n"
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
@@ -37,10 +37,13 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     places = {*changes(facts), *facts.optimizers, *_made_of(facts)}  # an optimizer made anew begins with another rate
     for node in script.of(cst.If):
         inside = any(up in facts.loops for up in script.above(node)) or each_update(facts, node)
-        skips = inside and isinstance(node.body, cst.IndentedBlock) and goes_on(node.body)
+        rest = script.block(node)[script.block(node).index(node) + 1 :] if inside and node in script.block(node) else []
+        skips = inside and goes_on(node.body)
         bodies: list[cst.CSTNode] = [node.body]
         if skips:  # what the iterations do that are not left out
-            bodies = script.block(node)[script.block(node).index(node) + 1 :]
+            bodies = rest
+        elif any(isinstance(n, cst.Continue) for n in walk(node.body)):
+            bodies += rest
         for count, number in (skipped(node.test) if skips else asked(facts.flow, node.test)) if inside else ():
             if not (named(bare(facts, count)) or kept(bare(facts, count))):
                 continue
@@ -225,7 +228,7 @@ def losses_behind(script: Script, node: cst.CSTNode) -> set[str]:
     home, at = script.function_of(node), script.order[node]
     later = [c for c in script.calls if script.order[c] > at and script.function_of(c) is home]
     found = [c.func.value for c in later if calls_method(c, "backward")]
-    found += [c.args[0].value for c in later if calls_method(c, *_TAKEN_OF) and c.args]
+    found += [c.args[0].value for c in later if calls_method(c, *TAKEN_OF) and c.args]
     return {dotted(node) for node in found} - {""}
 
 

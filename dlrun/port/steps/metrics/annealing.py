@@ -130,6 +130,7 @@ def _paced(facts: Facts | TensorFlowFacts) -> Iterator[Doubt]:
 def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) -> Iterator[cst.BaseExpression]:
     """Yield the counts of steps that a part of the loss, or a chance, follows: not those that are told by fewer."""
     done = set(divided)
+    sharded = {name for feed in facts.feeds if feed.how in ("named", "arrays") for name in feed.names}
     turns = [loop for loop, _ in facts.counted if isinstance(loop, cst.For)]
 
     @cache
@@ -143,6 +144,8 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
         made = computed(facts.flow, alike, reads) if alike else None
         if made is None or not done.isdisjoint(made.nodes) or any(is_length_of_share(facts, n) for n in made.nodes):
             continue
+        if any(isinstance(n, cst.Name) and n.value in sharded for n in made.nodes):
+            continue  # samples, which lie where a rank's share has them
         picked = [read for read in made.reads if value in weighing and rate_tables.picks(facts.script, read)]
         if picked or any(grows(facts, n) for n in made.nodes):
             yield from (with_this(facts, r) for r in made.reads if r in picked or not picks(facts, r))
