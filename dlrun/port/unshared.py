@@ -19,6 +19,7 @@ _LISTS = re.compile(
     r"^((numpy|random)\.\w|torch\.(?!load$|utils\.data\.(\w+\.)?\w*DataLoader$)|"
     r"builtins\.(zip|list|tuple|range|sorted|map|filter)$)"
 )
+_DRAW_ALL = ("builtins.list", "builtins.tuple", "builtins.sorted", "builtins.reversed")
 
 
 def whole_graph(script: Script, node: cst.CSTNode) -> DlrunError:
@@ -198,6 +199,7 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
     indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
     streams = [f.node for f in feeds.found.values() if f.how in ("stretch", "stretches")]
     single = [f.node for f in feeds.found.values() if f.how == "iterable" and _one_by_one(feeds, f.node)]
+    single += [loop.iter for loop in feeds.innermost if isinstance(loop, cst.For) and _drawn_before(feeds, loop.iter)]
     yielded = [f.node for f in feeds.found.values() if f.how == "iterable" and _yields(feeds, f.node)]
     if feeds.episodes or drawn or indexed or streams or single or yielded:
         node = (indexed or streams or single or drawn or yielded or feeds.loops.ends)[0]
@@ -213,10 +215,21 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
 
 def _one_by_one(feeds: Feeds, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is the script's own, or a library's list: it holds samples or batches, and is no loader."""
+    if isinstance(node, cst.Subscript) and isinstance(node.slice[0].slice, cst.Slice):  # batches[:6]
+        return _one_by_one(feeds, node.value)
     made = [o.node for o in feeds.flow.origins(node)]
     if cuts_order(feeds.script, feeds.flow, node):
         return False
     return any(isinstance(n, (cst.List, cst.ListComp)) or _lists(feeds, n) for n in made)
+
+
+def _drawn_before(feeds: Feeds, iterated: cst.BaseExpression) -> bool:
+    """Tell whether all batches of a loader are drawn before the first iteration, and none weighed: ``list(loader)``."""
+    named = [n for n in walk(iterated) if isinstance(n, (cst.Name, cst.Attribute))]
+    kept = [b.value for n in named for b in feeds.script.bindings_of(n) if b.value is not None]
+    calls = [n for part in (iterated, *kept) for n in walk(part) if isinstance(n, cst.Call) and n.args]
+    listed = [n for n in calls if feeds.script.name_of(n.func) in _DRAW_ALL]
+    return any(feeds.kinds.of(feeds.iterated.source(n.args[0].value)) == "loader" for n in listed)
 
 
 def _lists(feeds: Feeds, made: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()) -> bool:
