@@ -414,3 +414,30 @@ for epoch in range(2):
     (tmp_path / "serial.py").write_text(script)
     (tmp_path / "ported.py").write_text(port(script).text)
     assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"]) == "0 8 8 8 1\n1 16 16 16 2\n"
+
+
+@pytest.mark.parametrize("rate", ["rates[step]", "rate_at(step)"])
+def test_a_rate_picked_by_the_step_does_not_divide_steps_that_a_sharded_loader_has_divided(tmp_path, rate) -> None:
+    script = (
+        HEAD
+        + f"""rates = [0.1 / (1 + t) for t in range(3 * len(loader))]
+def rate_at(t):
+    return rates[t]
+batches = iter(loader)
+for step in range(3 * len(loader)):
+    for group in opt.param_groups:
+        group["lr"] = {rate}
+    try:
+        x, y = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        x, y = next(batches)
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    if (step + 1) % len(loader) == 0:
+        print("epoch", (step + 1) // len(loader))
+"""
+    )
+    (tmp_path / "serial.py").write_text(script)
+    (tmp_path / "ported.py").write_text(port(script).text)
+    assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"]) == "epoch 1\nepoch 2\nepoch 3\n"
