@@ -441,3 +441,32 @@ for step in range(3 * len(loader)):
     (tmp_path / "serial.py").write_text(script)
     (tmp_path / "ported.py").write_text(port(script).text)
     assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"]) == "epoch 1\nepoch 2\nepoch 3\n"
+
+
+PAIRED = """other = DataLoader(torch.utils.data.TensorDataset(torch.randn(48, 4), torch.randn(48, 1)), 8, shuffle=True)
+opt.param_groups[0]["lr"] = 0.0
+def test(loader):
+    i, seen, total, batches = 0, 0, 0.0, iter(loader)
+    while i < len(loader):
+        x, y = next(batches)
+        total += y.sum().item()
+        seen += len(y)
+        i += 1
+    return total / seen
+for epoch in range(2):
+    n = min(len(loader), len(other))
+    one, two = iter(loader), iter(other)
+    for i in range(n):
+        alpha = 2 / (1 + torch.exp(torch.tensor(-float(i + epoch * n) / 2 / n))) - 1
+        (x, y), (z, _) = next(one), next(two)
+        loss = (model(x) - y).pow(2).mean() + alpha * model(z).mean()
+        loss.backward()
+        opt.step()
+    print(f"{epoch} {n} {test(other):.4f}")
+"""
+
+
+def test_lengths_of_loaders_stay_local_where_a_share_of_the_run_weighs_a_loss_and_where_a_loop_counts_up(tmp_path):
+    (tmp_path / "serial.py").write_text(HEAD.replace("model =", "torch.manual_seed(0)\nmodel =") + PAIRED)
+    (tmp_path / "ported.py").write_text(port((tmp_path / "serial.py").read_text()).text)
+    assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"])

@@ -29,7 +29,7 @@ class Paces:
         return not made.isdisjoint(dotted(arg.value) for arg in call.args if dotted(arg.value))
 
     def is_number(self, value: cst.CSTNode) -> bool:
-        """Tell whether ``value``, as what a call returns, becomes a rate, a weight in a loss or a line shown, and nothing else."""
+        """Tell whether ``value`` becomes a rate, a weight in a loss or a line shown, and nothing else."""
         todo, seen = list[cst.CSTNode]([value]), set[cst.CSTNode]()
         while todo:
             node = todo.pop()
