@@ -470,3 +470,27 @@ def test_lengths_of_loaders_stay_local_where_a_share_of_the_run_weighs_a_loss_an
     (tmp_path / "serial.py").write_text(HEAD.replace("model =", "torch.manual_seed(0)\nmodel =") + PAIRED)
     (tmp_path / "ported.py").write_text(port((tmp_path / "serial.py").read_text()).text)
     assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"])
+
+
+LAST = """def train():
+    total = extra = 0
+    for i, (x, y) in enumerate(loader):
+        loss = (model(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    return total / i, extra / i, 5 / i, 3 * i
+opt.param_groups[0]["lr"] = 0.0
+mean, none, part, times = train()
+print(f"{mean:.4f} {none}")
+"""
+
+
+def test_a_sum_over_the_number_of_the_last_iteration_is_over_the_serial_number(tmp_path) -> None:
+    script = HEAD.replace("model =", "torch.manual_seed(0)\nmodel =") + LAST
+    (tmp_path / "serial.py").write_text(script)
+    (tmp_path / "ported.py").write_text(port(script).text)
+    assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"])
+    told = [d.why.partition(":")[0] for d in port(script + "print(part, times)\n").doubts if d.danger == "medium"]
+    assert told == ["part", "times"]
