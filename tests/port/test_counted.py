@@ -414,3 +414,83 @@ for epoch in range(2):
     (tmp_path / "serial.py").write_text(script)
     (tmp_path / "ported.py").write_text(port(script).text)
     assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"]) == "0 8 8 8 1\n1 16 16 16 2\n"
+
+
+@pytest.mark.parametrize("rate", ["rates[step]", "rate_at(step)"])
+def test_a_rate_picked_by_the_step_does_not_divide_steps_that_a_sharded_loader_has_divided(tmp_path, rate) -> None:
+    script = (
+        HEAD
+        + f"""rates = [0.1 / (1 + t) for t in range(3 * len(loader))]
+def rate_at(t):
+    return rates[t]
+batches = iter(loader)
+for step in range(3 * len(loader)):
+    for group in opt.param_groups:
+        group["lr"] = {rate}
+    try:
+        x, y = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        x, y = next(batches)
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    if (step + 1) % len(loader) == 0:
+        print("epoch", (step + 1) // len(loader))
+"""
+    )
+    (tmp_path / "serial.py").write_text(script)
+    (tmp_path / "ported.py").write_text(port(script).text)
+    assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"]) == "epoch 1\nepoch 2\nepoch 3\n"
+
+
+PAIRED = """other = DataLoader(torch.utils.data.TensorDataset(torch.randn(48, 4), torch.randn(48, 1)), 8, shuffle=True)
+opt.param_groups[0]["lr"] = 0.0
+def test(loader):
+    i, seen, total, batches = 0, 0, 0.0, iter(loader)
+    while i < len(loader):
+        x, y = next(batches)
+        total += y.sum().item()
+        seen += len(y)
+        i += 1
+    return total / seen
+for epoch in range(2):
+    n = min(len(loader), len(other))
+    one, two = iter(loader), iter(other)
+    for i in range(n):
+        alpha = 2 / (1 + torch.exp(torch.tensor(-float(i + epoch * n) / 2 / n))) - 1
+        (x, y), (z, _) = next(one), next(two)
+        loss = (model(x) - y).pow(2).mean() + alpha * model(z).mean()
+        loss.backward()
+        opt.step()
+    print(f"{epoch} {n} {test(other):.4f}")
+"""
+
+
+def test_lengths_of_loaders_stay_local_where_a_share_of_the_run_weighs_a_loss_and_where_a_loop_counts_up(tmp_path):
+    (tmp_path / "serial.py").write_text(HEAD.replace("model =", "torch.manual_seed(0)\nmodel =") + PAIRED)
+    (tmp_path / "ported.py").write_text(port((tmp_path / "serial.py").read_text()).text)
+    assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"])
+
+
+LAST = """def train():
+    total = extra = 0
+    for i, (x, y) in enumerate(loader):
+        loss = (model(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    return total / i, extra / i, 5 / i, 3 * i
+opt.param_groups[0]["lr"] = 0.0
+mean, none, part, times = train()
+print(f"{mean:.4f} {none}")
+"""
+
+
+def test_a_sum_over_the_number_of_the_last_iteration_is_over_the_serial_number(tmp_path) -> None:
+    script = HEAD.replace("model =", "torch.manual_seed(0)\nmodel =") + LAST
+    (tmp_path / "serial.py").write_text(script)
+    (tmp_path / "ported.py").write_text(port(script).text)
+    assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"])
+    told = [d.why.partition(":")[0] for d in port(script + "print(part, times)\n").doubts if d.danger == "medium"]
+    assert told == ["part", "times"]

@@ -347,9 +347,11 @@ for epoch in range(3):
 """
 
 
-def test_an_evaluation_that_keeps_running_means_is_shared_and_a_meter_that_shows_itself_is_told() -> None:
+@pytest.mark.parametrize("shown", ['f"{epoch} {losses}"', '"{} " "{m.avg:.3f}".format(epoch, m=losses)'])
+def test_an_evaluation_that_keeps_running_means_is_shared_and_a_meter_that_shows_itself_is_told(shown) -> None:
     made = "loader, test_loader = DataLoader(data, batch_size=8, shuffle=True), DataLoader(held, batch_size=8)\n"
-    ported = port(f"{HEAD}{made}opt = torch.optim.SGD(model.parameters(), lr=0.1)\n{METERS}")
+    meters = METERS.replace('f"{epoch} {losses}"', shown)
+    ported = port(f"{HEAD}{made}opt = torch.optim.SGD(model.parameters(), lr=0.1)\n{meters}")
     assert 'for x, y in dl.shard(test_loader, whole="batches"):' in ported.text
     assert "        if tested.count:\n            tested.avg = tested.sum / tested.count\n" in ported.text
     assert [doubt.why for doubt in ported.doubts if doubt.name == "shown-by-rank-0"] == [

@@ -120,7 +120,8 @@ class Feeds(Sources, FullBatches):
                 self._orders.add(source)
             elif self.iterated.numbers(iterated):
                 taken = loop in self.innermost and loop not in self.carried.by_loop
-                if taken and picks_samples(self.kinds, loop, draws=bool(self._drawn(loop))):
+                beside = self._paces.is_number if taken and self._drawn(loop) else None
+                if taken and picks_samples(self.kinds, loop, beside):
                     self._picked(loop, iterated)
                     self._fed.update([loop] if len(self.found) > before else [])  # and is not counted, too
             else:

@@ -75,7 +75,9 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
     for node in [n for n in run.seen if isinstance(n, (cst.Comparison, cst.BinaryOperation, cst.Call))]:
         if any(n in run.shards.divided or n in run.shards.counted for n in walk(node)):
             continue
-        found = [c for c in _asked(run, node) if not passes_by(facts, *c[:2])]
+        found = [
+            c for c in _asked(run, node) if not passes_by(facts, *c[:2]) and not _runs_up(facts.script, node, c[1])
+        ]
         if not found:
             continue
         bodies = governed(facts, run, node)
@@ -139,6 +141,14 @@ def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.Bas
         yield left, right, "in"
     elif how in (cst.Equal, *_FROM) and _is_serial(run, right):
         yield left, right, "equal" if how is cst.Equal else "from"
+
+
+def _runs_up(script: Script, node: cst.CSTNode, number: cst.BaseExpression) -> bool:
+    """Tell whether a loop itself moves ``number`` up to what it is compared with: ``while i < len(loader): i += 1``."""
+    return any(
+        isinstance(up, cst.While) and script.inside(node, up.test) and sets_any([up.body], {dotted(number)} - {""})
+        for up in script.above(node)
+    )
 
 
 def _measures(run: Interpreter, part: cst.CSTNode) -> bool:

@@ -129,7 +129,7 @@ class Shown:
         for count in self.run.restored:
             place = self._place(count)
             if (place.kind in (Kind.COUNT, Kind.INDEX) or place.counts) and count not in self.done:
-                how = _COUNTED.get(power(place))
+                how = "serial_index" if place == INDEX else _COUNTED.get(power(place))
                 if how is not None:
                     yield self._edit(Wrap(count, how), "as many as the serial script counts")  # type: ignore[arg-type]
                 else:
@@ -302,12 +302,13 @@ class Shown:
         plain = how == "serial_steps" or place == INDEX
         if isinstance(node, _COMPUTES) and (not plain or self._bends(node, place)):
             return self._parts(node, True, place) or []
-        if not how:
+        behind = sink.loop is None or self.goes_on
+        if not how or (behind and place.at == "scaled" and not isinstance(node, _COMPUTES)):
             self.lost.append(node)
             return []
         if isinstance(node, _BOXES) or not self._number(node):
             return (self._parts(node, True, place) or []) if isinstance(node, _COMPUTES) else []
-        if sink.loop is None or self.goes_on:
+        if behind:
             return [Wrap(node, how)]
         number = self._multiplied(node)
         if number is not None and self._asked_around(sink, INDEX) == "serial_index":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
@@ -15,11 +15,12 @@ from dlrun.port.program.script import calls_method, dotted, names_in, walk
 _ONES = ("module", "optimizer", "scheduler", "loss", "loader", "scaler", "writer")
 
 
-def picks_samples(kinds: Kinds, loop: cst.For, draws: bool = False) -> bool:
+def picks_samples(kinds: Kinds, loop: cst.For, drawn_beside: Callable[[cst.CSTNode], bool] | None = None) -> bool:
     """Tell whether the loop's variable picks samples: it appears in a subscript or goes into a function's.
 
     What it picks out of several models, and what is kept of each, ``nets[i]`` and ``losses[i].append()``, is none.
-    Nor is, where the loop ``draws`` with next(), the iterator from which it does, ``its[i % 3]``, or its name.
+    Nor is, where the loop draws with next(), the iterator from which it does, ``its[i % 3]``, or its name, nor what
+    ``drawn_beside`` says is a number of a schedule: ``group["lr"] = rates[i]``.
     """
     flow = kinds.flow
     names = positions(flow, loop)
@@ -27,10 +28,12 @@ def picks_samples(kinds: Kinds, loop: cst.For, draws: bool = False) -> bool:
         if isinstance(n, cst.SubscriptElement) and mentions(n, names):
             box = flow.script.parents[n]
             if not isinstance(flow.script.parents[box], cst.AssignTarget) and not (
-                _is_of_model(kinds, box) or keeps(flow, n, loop.body) or (draws and is_of_iterator(flow, box))
+                _is_of_model(kinds, box)
+                or keeps(flow, n, loop.body)
+                or (drawn_beside is not None and (is_of_iterator(flow, box) or drawn_beside(box)))
             ):
                 return True
-        if isinstance(n, cst.Call) and gives(flow, n, names):
+        if isinstance(n, cst.Call) and gives(flow, n, names) and not (drawn_beside and drawn_beside(n)):
             return True
     return False
 

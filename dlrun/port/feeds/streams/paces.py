@@ -28,9 +28,9 @@ class Paces:
         made = {dotted(t.target) for t in up.targets} if isinstance(up, cst.Assign) else set()
         return not made.isdisjoint(dotted(arg.value) for arg in call.args if dotted(arg.value))
 
-    def is_number(self, call: cst.Call) -> bool:
-        """Tell whether what ``call`` returns becomes a rate, a weight in a loss or a line shown, and nothing else."""
-        todo, seen = list[cst.CSTNode]([call]), set[cst.CSTNode]()
+    def is_number(self, value: cst.CSTNode) -> bool:
+        """Tell whether ``value`` becomes a rate, a weight in a loss or a line shown, and nothing else."""
+        todo, seen = list[cst.CSTNode]([value]), set[cst.CSTNode]()
         while todo:
             node = todo.pop()
             if node in seen:

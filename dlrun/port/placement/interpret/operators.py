@@ -245,6 +245,8 @@ class Operators(Expressions):
                 self.restored.pop(side, None)  # the first epoch alone began with a serial number
         if isinstance(op, _SUMS) and (left.zero or right.zero):
             return Value(b if left.zero else a, scalar=scalar)
+        if isinstance(op, _SCALES) and left.zero and a == SAME:
+            return Value(SAME, scalar=scalar, zero=True)
         one = isinstance(op, cst.Add) and 1 in (left.const, right.const)
         a, b = COUNT if a.counts else a, COUNT if b.counts else b
         return Value(_ratio(op, a, b, one, self.loop is not None), scalar=scalar)
@@ -507,7 +509,7 @@ def _ratio(op: Any, a: Place, b: Place, one: bool, inside: bool) -> Place:
         return MIXED if "mixed" in marks else BENT_COUNT
     if isinstance(op, _SCALES):
         if {a.kind, b.kind} == {Kind.INDEX, Kind.SAME}:
-            return replace(INDEX, at="scaled")
+            return BENT_COUNT if isinstance(op, _DIVIDES) and a.kind is Kind.SAME else replace(INDEX, at="scaled")
         return count(power(a) - power(b) if isinstance(op, _DIVIDES) else power(a) + power(b))
     if not isinstance(op, _SUMS):
         return BENT_COUNT

@@ -12,7 +12,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.numbers.computed import Tells, computed, given, leaves
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, children, walk
-from dlrun.port.steps.counts.counters import attributes, counters, each_update, innermost, tells
+from dlrun.port.steps.counts.counters import attributes, counters, each_update, held, innermost, takes_batches, tells
 from dlrun.port.steps.counts.counts import is_length_of_share
 
 _PARTS = (cst.Multiply, cst.Divide)
@@ -46,7 +46,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     adds = _accumulates(facts)
     if facts.keeps_steps or not facts.feeds or adds == "an epoch":
         return
-    steps = tells(facts, {*counters(facts), *attributes(facts)})
+    steps = tells(facts, {*counters(facts), *attributes(facts), *_of_ranges(facts)})
     done: set[cst.CSTNode] = set()
     for weight in _weights(facts, adds != "no"):
         for way in _ways(facts, weight):
@@ -69,6 +69,15 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                     "all batches weigh a part of the loss, and a rank has 1/n of them",
                     lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias),
                 )
+
+
+def _of_ranges(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield what the numbers of steps are called: ``for i in range(batches): x, y = next(it)``."""
+    for loop in facts.loops:
+        if isinstance(loop, cst.For) and isinstance(loop.target, cst.Name) and takes_batches(facts, loop):
+            over = loop.iter
+            if isinstance(over, cst.Call) and facts.script.name_of(over.func) == "builtins.range":
+                yield from held(facts, loop.target)
 
 
 def _numbers_beside(facts: Facts, way: cst.CSTNode) -> Tells:
