@@ -277,6 +277,14 @@ def test_what_a_callback_shows_every_so_often_comes_as_often_as_in_the_serial_ru
     assert "if self.seen % dl.steps(self.every) == 0:" in port(KERAS + FIT).text
 
 
+def test_a_callback_shows_the_last_batches_of_all_ranks_as_numbers_before_they_are_text() -> None:
+    shows = 'print("mean %.4f" % np.mean(self.losses[-6:]), "max %.4f" % max(self.losses[-6:]))'
+    text = port(KERAS.replace('print("batches", self.seen)', shows).replace("% self.every ==", "% 6 ==") + FIT).text
+    assert "if self.seen % dl.steps(6) == 0:" in text
+    assert '"mean %.4f" % dl.average(np.mean(self.losses[-dl.steps(6):]))' in text
+    assert '"max %.4f" % dl.maximum(max(self.losses[-dl.steps(6):]))' in text
+
+
 def test_what_a_callback_keeps_is_the_serial_scripts_where_ranks_take_parts_of_its_batches() -> None:
     updates = "print(int(model.optimizer.iterations))\nrows = []\nrows.append((model.optimizer.iterations, 1.0))\n"
     shown = "print(len(kept.losses), sum(kept.losses), kept.seen, rows)\n"

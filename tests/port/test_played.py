@@ -138,3 +138,25 @@ def test_what_scales_by_a_ranks_own_episodes_is_told(made, told) -> None:
     assert [d.write for d in ported.doubts if "of local episodes" in d.why] == [
         f"average {told} with dl.average() before each update"
     ]
+
+
+TRAINER = """import torch
+x, y = torch.randn(64, 4), torch.randn(64, 1)
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Linear(4, 1)
+        self.opt = torch.optim.SGD(self.model.parameters(), 0.1)
+    def step(self, x, y):
+        loss = (self.model(x) - y).pow(2).mean()
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        return loss.item(), len(x), y.mean()
+trainer = Trainer()
+for begin in range(0, len(x), 8):
+    loss, seen, mean = trainer.step(x[begin : begin + 8], y[begin : begin + 8])
+"""
+
+
+def test_a_training_step_of_the_scripts_own_that_returns_several_values_plays_no_environment() -> None:
+    assert "for begin in dl.shard(range(0, len(x), 8)):" in port(TRAINER).text

@@ -29,6 +29,7 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
         ("numbers_of_callbacks.py", 3),
         ("numbers_of_hooks.py", 2),
         ("numbers_of_pipelines.py", 3),
+        ("numbers_of_own_loaders.py", 3),
     ],
 )
 def test_ranks_show_the_serial_numbers(script, ranks, tmp_path) -> None:

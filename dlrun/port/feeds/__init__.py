@@ -130,7 +130,7 @@ class Feeds(Sources, FullBatches):
             self.numbered = self.numbered or self._given.by_number(loop)
         reached = list(self.draws.each_iteration(loop)) if loop in self.innermost else []
         drawn = self._drawn(loop) if loop in self.innermost else []
-        shown = [c for c, _ in drawn if only_shown(self.loops, loop, c)]
+        shown = [c for c, _ in drawn if only_shown(self.loops, loop, c, reached)]
         if len(self.found) > before or len(shown) < len(drawn):
             drawn = [(c, given) for c, given in drawn if c not in shown]
         for call, iterator in drawn:
@@ -179,7 +179,7 @@ class Feeds(Sources, FullBatches):
         trains = [
             c
             for c in callers
-            if c in reached and not self.uses.only_evaluates(c) and not only_shown(self.loops, loop, c)
+            if c in reached and not self.uses.only_evaluates(c) and not only_shown(self.loops, loop, c, reached)
         ]
         given = [(c, self.flow.argument(c, function, iterator.value)) for c in trains]
         if len(trains) in (0, len(callers)) or not all(value is not None for _, value in given):

@@ -224,7 +224,7 @@ class Shown:
                 and not (self.sink is not None and self.sink.loop is not None and self._is_window(node))
             ):
                 return [Wrap(node, "total", since)]
-            if place.kind is Kind.EXTREME and len(place.adds) == 1:
+            if place.kind is Kind.EXTREME and len(place.adds) == 1 and not self._is_text_or_row(node):
                 return [Wrap(node, "maximum" if "max" in place.adds else "minimum")]
         if computed and not self._opaque(node):
             before, self.goes_on = self.goes_on, self.goes_on or place.kind is Kind.RATIO

@@ -258,6 +258,8 @@ def diverged(a: Value, b: Value, test: cst.CSTNode) -> Value:
         if (a.refs or b.refs) and kinds == {Kind.SAME}:
             return both
         return both.at(ENTRY)
+    if both.place.counts and both.place.adds - (a.place.adds | b.place.adds):  # set back on some ranks
+        return both.at(replace(both.place, counts=False))
     return both
 
 

@@ -26,6 +26,7 @@ _PRETRAINED = re.compile(
 )
 _LOSS = re.compile(r"^torch\.nn\.(modules\.loss\.)?\w*(Loss|LossWithLogits)$")
 # Methods that only a module answers to; one call of them is enough to know an object of an imported class.
+_UPDATES = ("backward", "apply_gradients", "gradient", "minimize", "train_on_batch")
 _MODULE_METHODS = {
     "parameters",
     "named_parameters",
@@ -177,7 +178,15 @@ def plays(kinds: Kinds, node: cst.CSTNode) -> bool:
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
         return False
     several = part or (isinstance(target, cst.Tuple) and 3 <= len(target.elements) <= 5)
-    return several and bool(call.args) and kinds.of(call.func.value) in ("", "env")
+    return several and bool(call.args) and kinds.of(call.func.value) in ("", "env") and not _learns(kinds, call)
+
+
+def _learns(kinds: Kinds, call: cst.Call) -> bool:
+    """Tell whether ``call`` runs a training step of the script's own: ``loss, pred, seen = self.step(x, y)``."""
+    bodies = [target.body for target in kinds.flow.targets(call)]
+    inside = [n for body in bodies for n in walk(body) if isinstance(n, cst.Call)]
+    mine = isinstance(call.func, cst.Attribute) and dotted(call.func.value) == "self"
+    return any(calls_method(n, *_UPDATES) or (mine and kinds.of(n.func) == "module") for n in inside)
 
 
 def ends(kinds: Kinds, tested: cst.BaseExpression) -> bool:

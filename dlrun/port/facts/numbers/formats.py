@@ -41,7 +41,8 @@ def _percent(text: str, right: cst.BaseExpression) -> Iterator[cst.BaseExpressio
 
 
 def _braces(text: str, call: cst.Call) -> Iterator[cst.BaseExpression]:
-    plain = [a.value for a in call.args if a.keyword is None and not a.star]
+    plain = [a for a in call.args if a.keyword is None and a.star != "**"]
+    first = next((k for k, a in enumerate(plain) if a.star), len(plain))
     named = {a.keyword.value: a.value for a in call.args if a.keyword is not None}
     try:
         fields = [(name, spec or "") for _, name, spec, _ in Formatter().parse(text) if name is not None]
@@ -49,6 +50,9 @@ def _braces(text: str, call: cst.Call) -> Iterator[cst.BaseExpression]:
         return
     for at, (name, spec) in enumerate(fields):
         place = int(name) if name.isdigit() else at if name == "" else -1
-        value = named.get(name) if place < 0 else plain[place] if place < len(plain) else None
-        if value is not None and _NUMBER.search(spec) and not any(a.star for a in call.args):
+        value = named.get(name) if place < 0 else plain[place].value if place < first else None
+        if value is not None and _NUMBER.search(spec):
             yield value
+    behind = fields[first:]  # what the first star gives, and all after it
+    if behind and all(name == "" and _NUMBER.search(spec) for name, spec in behind):
+        yield from (a.value for a in plain[first:])

@@ -138,7 +138,11 @@ class Orders:
             given = [a.value for a in node.args] if isinstance(node, cst.Call) and made else []
             for cls in (c for n in (node, *given) for c in self.flow.classes(n)):
                 for method in (self.flow.method(cls, name) for name in ("__iter__", "__next__")):
-                    yield from self.draws.reached(method.body) if method is not None else ()
+                    reached = self.draws.reached(method.body) if method is not None else ()
+                    yield from reached
+                    asked = [it for c in reached if (it := self.draws.iterated.advanced(c)) is not None]
+                    for _, function in (found for it in asked for found in self.draws.generators(it)):
+                        yield from self.draws.reached(function.body)
 
     def again(self) -> Iterator[cst.Call]:
         """Yield what is drawn for another training after one: for the next fold, the next run, the second phase."""

@@ -305,6 +305,9 @@ class Loops(Exits):
             if value is None or self._accumulates(at, value):
                 place = value.place if value is not None else SAME
                 alike = {"same", "scaled", "decayed"} if self.shards.parts else {"same", "scaled"}
+                anew_at_times = place.kind is Kind.RUN and "reset" in place.adds  # if step == steps: step = 0
+                if anew_at_times and (place.counts or at not in self._begun_anew):
+                    alike = alike | {"reset"}
                 counts = place.kind is Kind.RUN and place.adds <= alike
                 if counts and bool(place.adds) and at not in self._counting and base[at].place.uniform:
                     self._counting.add(at)

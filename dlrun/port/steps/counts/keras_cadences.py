@@ -11,6 +11,7 @@ from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.numbers.computed import Tells
 from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import asked, divided, fewer, rests_of
 from dlrun.port.steps.counts.keras_schedules import number_of_batch, of_batches
 from dlrun.port.steps.counts.update_counts import bare
@@ -74,6 +75,8 @@ def _of_callbacks(facts: ScriptFacts, counts: Tells) -> Iterator[cst.BaseExpress
             if every in paces and seen:
                 yield every
                 yield from rests_of(facts.script, every)
+                around = facts.script.class_of(node) or facts.script.function_of(node)
+                yield from windows.means(facts, around, [node], every)  # losses[-10:]
 
 
 def _is_number(facts: ScriptFacts, node: cst.CSTNode) -> bool:
