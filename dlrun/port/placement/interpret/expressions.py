@@ -218,7 +218,8 @@ class Expressions(Machine):
             self.write(at, value)
 
     def _ConcatenatedString(self, node: cst.ConcatenatedString) -> Value:  # noqa: N802
-        return Value(combine([self.eval(node.left).place, self.eval(node.right).place]))
+        place = combine([self.eval(node.left).place, self.eval(node.right).place])
+        return replace(constant(node.evaluated_value), place=place)
 
     def _Lambda(self, node: cst.Lambda) -> Value:  # noqa: N802
         return Value(refs=frozenset([Function(node, self.frame)]))
