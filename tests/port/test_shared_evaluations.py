@@ -152,6 +152,16 @@ def test_ranks_that_evaluate_all_in_an_order_of_their_own_decide_by_what_all_fin
     assert ("dl.average(total" in ported.text) is agreed
 
 
+def test_ranks_that_evaluate_a_pipeline_made_anew_decide_by_what_all_find() -> None:
+    script = TAPE.replace("MAKES", "").replace(
+        "in test:", "in tf.data.Dataset.from_tensor_slices((u, v)).shuffle(9).batch(8):"
+    )
+    script = script.replace("error.update_state(SCORE)", "vals.append(float(loss_of(a, b, False)))")
+    script = script.replace("    print(float(error.result()))", "    if sum(vals) / len(vals) > 0.7:\n        break")
+    ported = port(script.replace("        opt.apply", "        vals = []\n        opt.apply"))
+    assert "dl.average(" in ported.text
+
+
 def test_the_report_says_where_and_why() -> None:
     ported = _ported(line="print(x.mean().item())")
     assert "line 17: each rank evaluates all of it: print() has an effect of its own in it\n" in ported.report()

@@ -44,6 +44,8 @@ def reason(facts: Facts, evaluation: Evaluation) -> str:
 
 def draws(facts: Facts, evaluation: Evaluation) -> bool:
     """Tell whether what the evaluation finds is another number on each rank, all of which evaluate all batches."""
+    if facts.framework == "tensorflow" and stays_whole_tensorflow.of_pipeline(facts, evaluation.source):
+        return True
     of_samples = _of_data(facts, evaluation.source)
     drawn = bool(_drawn(facts, evaluation.loop) or _in_training_mode(facts, evaluation)) or "random" in of_samples
     return drawn or any(_orders(facts, call) for call in _calls_behind(facts, evaluation.source))
