@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import functools
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar, overload
@@ -62,6 +64,10 @@ class Silence:
     def __iter__(self) -> Iterator[Any]:
         return iter(())
 
+    def fileno(self) -> int:
+        """Return the descriptor of a file that nobody sees: ``os.fsync(log.fileno())``, ``stdout=log``."""
+        return _unseen()
+
     def __fspath__(self) -> str:
         raise TypeError(
             "only rank 0 has what names this path, as a writer's folder: give it to the others with "
@@ -92,6 +98,13 @@ class Silence:
 
     def __bool__(self) -> bool:
         return False
+
+
+@functools.cache
+def _unseen() -> int:
+    """Return the descriptor of this process's file without a name: /dev/null cannot be synchronised."""
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def is_plain(thing: Any) -> bool:

@@ -132,6 +132,7 @@ for epoch in range(1):
     print("f5", round(epoch_loss, 5), round(epoch_acc, 5), math.exp(epoch_loss))
     mean_loss = sum(losses) / len(losses)
     print(f"f6 {mean_loss:.5f} {math.exp(mean_loss):.5f} {-math.log(mean_loss):.5f}")
+    print(f"f7 {total / len(loader.sampler):.5f} {len(loader.sampler)} {len(loader.batch_sampler)}")
     total /= len(data)
     right = right / len(data)
     print(f"g1 {total:.5f} {right:.5f}")

@@ -134,6 +134,34 @@ def test_what_stands_in_the_loop_may_keep_it_whole(line: str, why: str | None) -
     assert [n.why for n in ported.notes] == ([f"each rank evaluates all of it: {why}"] if why else [])
 
 
+@pytest.mark.parametrize(
+    ("drawn", "agreed"),
+    [
+        ("shuffle=True", True),
+        ("sampler=torch.utils.data.SubsetRandomSampler(range(40))", True),
+        ("shuffle=False", False),
+        ("shuffle=True, generator=torch.Generator().manual_seed(0)", False),
+    ],
+)
+def test_ranks_that_evaluate_all_in_an_order_of_their_own_decide_by_what_all_find(drawn: str, agreed: bool) -> None:
+    source = SCRIPT.replace("MAKES", PLAIN).replace("BEFORE", "pass").replace("LINE", "print(x.shape)")
+    source = source.replace("held, batch_size=8", f"held, batch_size=8, {drawn}")
+    source = source.replace("    print(total /", "    return print(total /").replace("return print(", "return (")
+    ported = port(source.replace("    test()", "    if test() > 0.7:\n        break"))
+    assert "for x, y in test_loader:" in ported.text
+    assert ("dl.average(total" in ported.text) is agreed
+
+
+def test_ranks_that_evaluate_a_pipeline_made_anew_decide_by_what_all_find() -> None:
+    script = TAPE.replace("MAKES", "").replace(
+        "in test:", "in tf.data.Dataset.from_tensor_slices((u, v)).shuffle(9).batch(8):"
+    )
+    script = script.replace("error.update_state(SCORE)", "vals.append(float(loss_of(a, b, False)))")
+    script = script.replace("    print(float(error.result()))", "    if sum(vals) / len(vals) > 0.7:\n        break")
+    ported = port(script.replace("        opt.apply", "        vals = []\n        opt.apply"))
+    assert "dl.average(" in ported.text
+
+
 def test_the_report_says_where_and_why() -> None:
     ported = _ported(line="print(x.mean().item())")
     assert "line 17: each rank evaluates all of it: print() has an effect of its own in it\n" in ported.report()

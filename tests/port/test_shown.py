@@ -856,9 +856,10 @@ for i, (x, y) in enumerate(loader):
 """
 
 
-def test_fields_of_a_meter_that_a_template_reads_inside_the_loop_are_told() -> None:
-    done = port(METERS.replace("SHOW", 'print("{0} {m.avg:.4f}".format(i, m=meter))'))
-    assert '"{0} {m.avg:.4f}".format(dl.serial_steps(i), m=meter)' in done.text
+@pytest.mark.parametrize("template", ['"{0} {m.avg:.4f}"', '"{0} " "{m.avg:.4f}"'])
+def test_fields_of_a_meter_that_a_template_reads_inside_the_loop_are_told(template: str) -> None:
+    done = port(METERS.replace("SHOW", f"print({template}.format(i, m=meter))"))
+    assert f"{template}.format(dl.serial_steps(i), m=meter)" in done.text
     assert [d.name for d in done.doubts if d.why.startswith("meter")] == ["shown-by-rank-0"]
 
 

@@ -51,6 +51,7 @@ def status(serial: Run, ported: Run, *turned: Run) -> tuple[str, str]:
         ("best 0.6", "best 0.7", "shown-otherwise"),
         ("rate 0.1, loss 0.5", "rate 0.2, loss 0.5", ""),  # scaled as was promised
         ("took 3.25 s, loss 0.5", "took 4.75 s, loss 0.5", ""),
+        ("elapsed_time: 3.25, time_s 8 loss 0.5", "elapsed_time: 4.75, time_s 9 loss 0.5", ""),
         ("lr: 0.0123, 38 MB, loss 0.5", "lr: 0.0246, 40 MB, loss 0.5", ""),
         ("lr 0.1, loss 0.5", "lr 0.4, loss 0.5", "shown-otherwise"),  # scaled twice where it is shown
         ("lr 0.1, loss 0.5", "lr 0.03, loss 0.5", ""),
@@ -60,6 +61,28 @@ def test_numbers_between_epochs_are_the_serial_ones_to_rounding(serial: str, por
     found = status(run(trained(4, serial)), run(trained(2, port, lr=0.2)))
     assert found[0] == ("failed" if fault else "passed")
     assert found[1] == fault or not fault
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [(("0.00", "0.50"), "passed"), (("0.25", "0.75"), "passed"), (("0.00", "0.25"), "failed")],
+)
+def test_the_part_of_an_epoch_beside_each_batch_is_that_of_any_that_the_ranks_take_together(
+    parts: Sequence[str], found: str
+) -> None:
+    def each(lines: Sequence[str]) -> Run:
+        shown = iter(lines)
+        events = trained(len(lines))
+        return run([y for x in events for y in ([x, event("print", text=next(shown))] if x.kind == "step" else [x])])
+
+    serial = each(
+        [f"at {part} loss {loss}" for part, loss in zip(("0.00", "0.25", "0.50", "0.75"), "3546", strict=True)]
+    )
+    turned = each(
+        [f"at {part} loss {loss}" for part, loss in zip(("0.00", "0.25", "0.50", "0.75"), "5364", strict=True)]
+    )
+    port = each([f"at {part} loss {loss}" for part, loss in zip(parts, (4.0, 5.0), strict=True)])
+    assert status(serial, port, turned)[0] == found
 
 
 def test_the_mean_of_all_ranks_last_batches_is_right_and_one_ranks_is_not() -> None:

@@ -64,6 +64,7 @@ def test_what_ranks_count_of_their_own_is_half_on_average() -> None:
         (["last loss 1.5"], ["last loss 0.9"]),  # other samples
         (["loss 0.9", "loss 2.1", "loss 1.4"], ["loss 1.0", "loss 1.1", "loss 4.0"]),
         (["loss nan"], ["loss nan"]),
+        (["> [4, 2, 8]"], ["> [2, 6, 5]"]),  # of a sample that is drawn at the end
     ],
 )
 def test_what_counts_is_timed_or_follows_other_samples_is_not(serial, port) -> None:

@@ -129,7 +129,8 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
     """Return the loader of one rank of n, whose batches are 1/``divide`` of those that ``loader`` has."""
     if isinstance(loader.dataset, ShardedStream) or isinstance(loader.batch_sampler, (ShardedSampler, DividedSampler)):
         return loader
-    if isinstance(loader.sampler, ShardedSampler) or isinstance(loader.batch_sampler, SampledBatches):
+    drawn = loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
+    if isinstance(drawn, ShardedSampler) or isinstance(loader.batch_sampler, SampledBatches):
         return loader
     if isinstance(loader.sampler, DistributedSampler) and loader.sampler.num_replicas > 1:
         return loader
@@ -152,7 +153,7 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
     else:
         check_equal_lengths(loader.dataset)
         changes |= _sharded_samplers(loader, rank, n, divide)
-        if "batch_sampler" in changes and ("sampler" in changes or divide > 1):
+        if isinstance(changes.get("batch_sampler"), (BatchSampler, DividedSampler)):
             kind: Any = type(loader)
             sharded.__class__ = weighing(kind)
         if loader.generator is not None and rank > 0:
@@ -211,7 +212,10 @@ def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int, divide: int) -
 
 
 def _divided(loader: DataLoader[Any], batches: Any, rank: int, n: int, divide: int) -> dict[str, Any]:
-    """Return what changes of a loader whose batches are cut out of its sampler's order."""
+    """Return what changes of a loader whose batches are cut out of its sampler's order.
+
+    ``loader.sampler`` stays: its length is the serial number of samples, by which scripts divide their sums.
+    """
     entries = len(batches.sampler) if hasattr(batches.sampler, "__len__") else None
     size = batches.batch_size if divide == 1 else _check_divisible(batches.batch_size, n)
     if divide > 1 and entries is not None:
@@ -225,7 +229,7 @@ def _divided(loader: DataLoader[Any], batches: Any, rank: int, n: int, divide: i
         )
     sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last, together, size, strided=divide > 1)
     local = share_of(together, rank, n)
-    return {"sampler": sampler, "batch_sampler": BatchSampler(sampler, local, batches.drop_last)}
+    return {"batch_sampler": BatchSampler(sampler, local, batches.drop_last)}
 
 
 class ShardedSampler(Sampler[Any]):

@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.facts import Evaluation, Facts
 from dlrun.port.facts.taint import DRAWS
 from dlrun.port.placement import stays_whole_tensorflow
-from dlrun.port.program.script import calls_method, children, walk
+from dlrun.port.program.script import argument, calls_method, children, dotted, walk
 
 # Layers and transforms that draw, or keep statistics, and models that may hold such layers.
 _LAYERS = re.compile(r"(^|\.)(\w*BatchNorm\w*|\w*Dropout\w*|RReLU|InstanceNorm\dd)$")
@@ -21,6 +21,7 @@ _MODELS = re.compile(
 _RANDOM = re.compile(
     r"(^|\.)(Random(?!Sampler|State|Generator)\w*|AutoAugment|TrivialAugment\w*|RandAugment|AugMix|ColorJitter)$"
 )
+_SAMPLERS = re.compile(r"(^|\.)\w*RandomSampler$")
 _DRAWN = ("random_", "normal_", "uniform_", "bernoulli_", "exponential_", "multinomial", "rsample", "sample")
 _SHOWS = re.compile(
     r"^(matplotlib|cv2\.(imshow|imwrite)|IPython\.display|torchvision\.utils\.save_image|builtins\.input)"
@@ -43,8 +44,11 @@ def reason(facts: Facts, evaluation: Evaluation) -> str:
 
 def draws(facts: Facts, evaluation: Evaluation) -> bool:
     """Tell whether what the evaluation finds is another number on each rank, all of which evaluate all batches."""
+    if facts.framework == "tensorflow" and stays_whole_tensorflow.of_pipeline(facts, evaluation.source):
+        return True
     of_samples = _of_data(facts, evaluation.source)
-    return bool(_drawn(facts, evaluation.loop) or _in_training_mode(facts, evaluation)) or "random" in of_samples
+    drawn = bool(_drawn(facts, evaluation.loop) or _in_training_mode(facts, evaluation)) or "random" in of_samples
+    return drawn or any(_orders(facts, call) for call in _calls_behind(facts, evaluation.source))
 
 
 def _bodies(facts: Facts, loop: cst.For) -> Iterator[cst.CSTNode]:
@@ -95,6 +99,24 @@ def _effect(facts: Facts, loop: cst.For) -> str:
 
 def _of_data(facts: Facts, source: cst.BaseExpression) -> str:
     """Return what makes the samples of a loader other ones each time, or a stream."""
+    for call in _calls_behind(facts, source):
+        name = facts.script.name_of(call.func)
+        if _RANDOM.search(name):
+            return f"{name.rpartition('.')[2]} draws at random"
+        if why := _of_class(facts, call):
+            return why
+    return ""
+
+
+def _orders(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether a loader, or its sampler, draws an order by this rank's own generator."""
+    shuffled = argument(call, "shuffle")
+    drawn = (shuffled is not None and dotted(shuffled) != "False") or _SAMPLERS.search(facts.script.name_of(call.func))
+    return bool(drawn) and argument(call, "generator") is None
+
+
+def _calls_behind(facts: Facts, source: cst.BaseExpression) -> Iterator[cst.Call]:
+    """Yield the calls that make ``source``, and what these are given."""
     seen: set[cst.CSTNode] = set()
     todo: list[tuple[cst.CSTNode, int]] = [(source, 0)]
     while todo:
@@ -104,15 +126,10 @@ def _of_data(facts: Facts, source: cst.BaseExpression) -> str:
                 continue
             seen.add(made)
             for call in (n for n in walk(made) if isinstance(n, cst.Call)):
-                name = facts.script.name_of(call.func)
-                if _RANDOM.search(name):
-                    return f"{name.rpartition('.')[2]} draws at random"
-                if why := _of_class(facts, call):
-                    return why
+                yield call
                 todo += [(arg.value, depth + 1) for arg in call.args]
             if not isinstance(made, cst.Call):
                 todo += [(n, depth + 1) for n in walk(made) if isinstance(n, cst.Name) and n is not made]
-    return ""
 
 
 def _of_class(facts: Facts, call: cst.Call) -> str:

@@ -13,7 +13,11 @@ UNIT = re.compile(r"\s*(?:s|secs?|seconds?|ms|us|ns|mins?|minutes|h|hours|hrs|[\
 DURATION = re.compile(rf"(?:{NUMBER.pattern})\s*(?:[mun]?s|µs)\b")  # its unit changes with its size
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 OVERWRITTEN = re.compile(r".*[\r\b](?=[^\r\b])", re.DOTALL)
-CLOCK = re.compile(r"(?:\b(?:time|elapsed|took|eta|speed|throughput|duration|date)\W*|\d:)$", re.IGNORECASE)
+CLOCK = re.compile(
+    r"(?:(?:\b|_)(?:time|elapsed|took|eta|speed|throughput|duration|date)"
+    r"(?:_(?:s|secs?|seconds|ms|mins?|minutes|taken|spent|elapsed))?\W*|\d:)$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -34,6 +35,25 @@ def averaged(found: Compared, run: Run) -> Compared:
     return replace(found, same=found.same + len(found.other) - len(other), other=other)
 
 
+def _positions(found: Compared, turned: Sequence[Numbers]) -> set[Key]:
+    """Return the places of what moves with the batch, whichever it is, as the part of an epoch: of the ranks' first."""
+    n, keys = len(turned), defaultdict[Key, list[Pair]](list)
+    for pair in found.other:
+        keys[pair.key].append(pair)
+
+    def moves(pair: Pair) -> bool:
+        ones = [ones for numbers in turned if pair.turn < len(ones := numbers.get(pair.key, ()))]
+        alike_in_all = len(ones) == n and all(alike(each[pair.turn].digits, pair.serial.digits) for each in ones)
+        return alike_in_all and any(
+            one.within and n * (pair.port.batches - 1) < one.batches <= pair.serial.batches
+            for one in ones[0]
+            if alike(one.digits, pair.port.digits)
+        )
+
+    several = {key: pairs for key, pairs in keys.items() if len({pair.port.digits for pair in pairs}) > 1}
+    return {key for key, pairs in several.items() if all(map(moves, pairs))}
+
+
 def explained(found: Compared, turned: Sequence[Numbers]) -> Compared:
     """Return what is left of differences, where the serial script shows other numbers by the order of batches.
 
@@ -43,7 +63,9 @@ def explained(found: Compared, turned: Sequence[Numbers]) -> Compared:
     """
     other, loose, same = list[Pair](), list(found.loose), found.same
     folds = (len(turned), 1 / len(turned))
-    for pair in found.other:
+    positions = _positions(found, turned)
+    same += sum(pair.key in positions for pair in found.other)
+    for pair in (pair for pair in found.other if pair.key not in positions):
         numbers = _singles(pair, turned)
         mean = f"{math.fsum(number.value for number in numbers) / len(numbers):.12g}"
         if len(numbers) == len(turned) and close(pair.port.digits, mean):

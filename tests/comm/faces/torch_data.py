@@ -404,6 +404,7 @@ def a_users_distributed_sampler_is_left_alone():
     assert dl.shard(loader) is loader
     alone = DistributedSampler(data, 1, 0)
     sharded = dl.shard(DataLoader(data, 2, sampler=alone))
+    assert len(sharded.sampler) == 4 * _n and dl.shard(sharded) is sharded
     sharded.sampler.set_epoch(4)
     assert alone.epoch == 4
     assert sorted(chain(*_global_batches(sharded))) == list(range(4 * _n))

@@ -230,6 +230,7 @@ def other_ranks_hold_something_silent():
     writer.note = "x"
     if _r > 0:
         assert f"{writer.loss:.3f}{writer}" == ""
+        os.fsync(writer.fileno())
         assert not writer.steps > 3
         assert "x" not in writer
         with writer.anything(1)["x"].y as inner:

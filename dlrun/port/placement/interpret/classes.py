@@ -37,7 +37,7 @@ _KINDS = {
     "collections.UserDict": "dict",
 }
 _RATES = ("lr", "learning_rate")
-_DEALT = ("sampler", "batch_sampler")  # what a loader holds that is sharded with it
+_DEALT = "batch_sampler"  # what a loader holds that is sharded with it; its sampler draws for all ranks
 _DRAWS = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _SHAPES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_sparse", "layout")
 
@@ -181,7 +181,7 @@ class Classes(Containers):
             return Value(name="size") if name == "shape" and place.kind is Kind.ENTRY else Value()
         if name in ("data", "T") and place.kind is Kind.ENTRY:
             return owner
-        if place.kind is Kind.SHARD and name not in _DEALT:
+        if place.kind is Kind.SHARD and name != _DEALT:
             return Value(refs=frozenset([Method(owner, name)]))  # loader.dataset, loader.batch_size: the whole one's
         if place.kind in (Kind.SAME,) and not owner.name:
             return Value(refs=frozenset([Method(owner, name)]))
@@ -223,6 +223,8 @@ class Classes(Containers):
             return Value(refs=frozenset([ref]), name="__dict__")
         if ref.kind == "instance" and not self.foreign_bases(ref.cls) and name not in _OBJECTS:
             return self._dynamic(ref, single, name, node)
+        if single.place.kind is Kind.SHARD and name == _DEALT:
+            return single
         held_by = self.content(single) if ref.kind == "foreign" else SAME
         place = held_by if held_by.kind is Kind.UNKNOWN else SAME
         return Value(place, refs=frozenset([Method(single, name)]))

@@ -218,8 +218,8 @@ class Expressions(Machine):
             self.write(at, value)
 
     def _ConcatenatedString(self, node: cst.ConcatenatedString) -> Value:  # noqa: N802
-        text = node.evaluated_value
-        return Value(combine([self.eval(node.left).place, self.eval(node.right).place]), const=text)
+        place, text = combine([self.eval(node.left).place, self.eval(node.right).place]), node.evaluated_value
+        return replace(constant(text), place=place) if text is not None else Value(place)
 
     def _Lambda(self, node: cst.Lambda) -> Value:  # noqa: N802
         return Value(refs=frozenset([Function(node, self.frame)]))
