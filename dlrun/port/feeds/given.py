@@ -36,7 +36,7 @@ class Given:
         if not sliced and not any(beside.is_cut(n) or beside.holds_batches(kinds, n) for n in lists):
             return False  # an entry of a table, such as a rate
         calls = [n for body in bodies for n in walk(body) if isinstance(n, cst.Call)]
-        losses: list[cst.CSTNode] = [c.func.value for c in calls if calls_method(c, "backward")]  # type: ignore[attr-defined]
+        losses: list[cst.CSTNode] = [c.func.value for c in calls if calls_method(c, "backward")]
         losses += [c.args[0].value for c in calls if calls_method(c, "gradient") and c.args]
         return any(comes_from(self._loops, loss, {made}) for loss in losses)
 
