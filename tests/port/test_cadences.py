@@ -18,6 +18,12 @@ net = nn.Linear(5, 2)
 opt = torch.optim.SGD(net.parameters(), lr=0.0)
 train, held = DataLoader(TensorDataset(X, Y), 4, shuffle=True), DataLoader(TensorDataset(XV, YV), 4)
 """
+START = "for x, y in train:\n"
+UPDATES = f"""{START}    loss = F.cross_entropy(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
 SCRIPT = (
     HEAD
     + """
@@ -322,3 +328,14 @@ def test_what_is_kept_under_a_step_at_a_cadence_is_read_by_it_and_decides_on_all
     serial = started(tmp_path, ["train.py"])
     assert serial.startswith("best 12\n") and serial.count("12") > 5
     assert [started(tmp_path, ["dist.py"], n) for n in (2, 3)] == [serial, serial]
+
+
+def test_batches_that_are_left_out_by_their_number_are_told_and_those_in_front_of_one_are_divided() -> None:
+    start, loop = "step = 0\nfor i, (x, y) in enumerate(train):\n", HEAD + UPDATES
+    for test in ("i % 5 == 2: continue", "i % 2: continue", "i == 0: continue"):
+        (doubt,) = port(loop.replace(START, f"{start}    if {test}\n")).doubts
+        assert doubt.name == "counts-steps" and "which batches are trained on goes by i" in doubt.why
+    ported = port(loop.replace(START, f"{start}    if i < 6: continue\n"))
+    assert "if i < dl.steps(6): continue" in ported.text and not ported.doubts
+    accumulated = loop.replace(START, start).replace("    opt.step()", "    if (i + 1) % 2 == 0: opt.step()")
+    assert not [d for d in port(accumulated).doubts if "trained on goes by" in d.why]

@@ -102,6 +102,15 @@ def test_what_may_be_samples_is_not_divided_globally(batches):
         port(loop, GLOBAL)
 
 
+@pytest.mark.parametrize("batches", ("list(loader)", "sorted(loader)", "kept", "kept[:6]", "enumerate(kept)"))
+def test_batches_that_are_all_drawn_before_the_first_iteration_are_not_divided_globally(batches):
+    loop = LOOP.replace("model =", "loader = DataLoader(data, 12)\nkept = list(loader)\nmodel =")
+    target = "i, (x, y)" if "enumerate" in batches else "x, y"
+    loop = loop.replace("for x, y in DataLoader(data, batch_size, shuffle=True):", f"for {target} in {batches}:")
+    with pytest.raises(DlrunError, match="here they are the entries of a list"):
+        port(loop, GLOBAL)
+
+
 def test_a_loss_that_is_a_sum_is_that_over_the_batch_where_it_trains():
     score = "error = torch.nn.functional.mse_loss(model(x), y, reduction='sum').item()\n"
     ported = port(LOOP.replace(".pow(2).mean()", ".pow(2).sum()") + score, GLOBAL)

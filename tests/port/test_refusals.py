@@ -2,7 +2,7 @@
 
 import pytest
 from click.testing import CliRunner
-from small import HEAD, LOOP, SERIAL, refused
+from small import HEAD, LOOP, SERIAL, UPDATE, refused
 
 from dlrun.cli.port import command
 from dlrun.errors import DlrunError
@@ -70,6 +70,18 @@ def test_targets_picked_by_the_number_of_a_batch_are_refused_records_are_not():
     assert "train.py:6: targets[i] is picked by the number of the batch" in error.message
     record = loop.replace("    opt.step()", "    opt.step()\n    print(names[i])\n    seen[i] = x")
     assert "enumerate(dl.shard(DataLoader(data)))" in port(HEAD + record).text
+
+
+@pytest.mark.parametrize(
+    ("kept", "picked"),
+    [("ys = torch.randn(48, 1)", "ys[i * 8:(i + 1) * 8]"), ("ys = torch.randn(48, 1).split(8)", "ys[i]")],
+)
+def test_targets_of_a_batch_that_a_function_weighs_are_refused_and_entries_of_a_table_are_not(kept, picked):
+    loop = f"{UPDATE}opt = torch.optim.Adam(model.parameters())\n{kept}\nfor i, x in enumerate(DataLoader(data)):\n"
+    error = refused(f"{HEAD}{loop}    y = {picked}\n    update(x, y)\n")
+    assert f"{picked} is picked by the number of the batch" in error.message
+    table = f"{HEAD}{UPDATE}opt = torch.optim.Adam(model.parameters())\nrates = [0.1 * k for k in range(48)]\n"
+    assert port(f"{table}for i, x in enumerate(DataLoader(data)):\n    update(x, rates[i])\n").text
 
 
 def test_a_full_batch_beside_a_training_in_batches_is_refused_what_a_batch_is_compared_with_is_not():

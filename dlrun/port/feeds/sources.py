@@ -155,10 +155,14 @@ class Sources:
         if isinstance(made, cst.Call) and self.script.name_of(made.func) == "builtins.zip":  # list(zip(x, y))
             return self._are_samples([self.iterated.source(arg.value) for arg in made.args])
         if isinstance(made, cst.Subscript) and isinstance(made.slice[0].slice, cst.Slice):  # pairs[:400]
-            return any(self._holds_samples(o.node) for o in self.flow.origins(made.value) if o.node is not made)
+            of = [o.node for o in self.flow.origins(made.value) if o.node is not made]
+            return any(self._holds_samples(n) or self._loads(n) for n in of)
         picked = isinstance(made, cst.Call) and self.script.name_of(made.func) in _PICKS
         held = picked or isinstance(made, (cst.List, cst.ListComp, cst.GeneratorExp, cst.Tuple))
         return held and not named and self._reaches_loss()
+
+    def _loads(self, made: cst.CSTNode) -> bool:
+        return isinstance(made, cst.Call) and self.kinds.of_call(made) == "loader"
 
     def _reaches_loss(self) -> bool:
         """Tell whether what the loop at hand goes through is given to a model, to a loss, or to a session."""
