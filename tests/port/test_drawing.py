@@ -142,3 +142,12 @@ def test_two_ranks_draw_half_as_many_updates_and_show_the_means_of_their_losses(
     losses, means = [float(line) for line in alone.split()], [float(line) for line in shared.split()]
     assert len(losses) == 16
     assert means == pytest.approx([(a + b) / 2 for a, b in zip(losses[::2], losses[1::2], strict=True)], rel=1e-5)
+
+
+def test_a_count_that_a_training_generator_keeps_over_epochs_is_told() -> None:
+    made = MADE.format(given="loss.item()").replace("            done += 1\n", "            kept.append(1)\n")
+    script = made.replace("    while True:\n        for a, b", "    for _ in range(1):\n        for a, b")
+    script = "count = {'n': 0}\n" + script.replace("kept.append(1)", "count['n'] += 1")
+    loop = "for epoch in range(3):\n    for loss in updates(model, loader):\n        pass\nprint(count['n'])\n"
+    (doubt,) = [d for d in port(script + loop).doubts if "count['n']" in d.why]
+    assert doubt.name == "unknown-placement" and "a generator changes it" in doubt.why

@@ -21,6 +21,7 @@ from dlrun.port.placement.store import (
     Function,
     Method,
     Obj,
+    State,
     key_of,
     merge,
 )
@@ -232,7 +233,7 @@ class Calls(Libraries):
             for _, state in flows.returns:
                 self.state = merge(self.state, state)
             if _yields(function.node):
-                self.state = merge(self.state, flows.yielded)
+                self.state = self._left_by_generator(node, self.state, flows)
                 made = self.new("generator", node, function.node.name.value)
                 entry = joined(flows.yields)
                 self.write((made, REST), entry)
@@ -247,6 +248,16 @@ class Calls(Libraries):
             for key in self.keys.get(frame, ()):
                 self.state.pop((frame, key), None)
         return result
+
+    def _left_by_generator(self, node: cst.CSTNode, ended: State | None, flows: Flows) -> State | None:
+        """Return what holds while a generator is drawn from, and behind it: it may be drained, or left earlier."""
+        state = merge(ended, flows.yielded)
+        for at, inside in (flows.yielded or {}).items() if flows.drawn and state is not None else ():
+            after = (ended or {}).get(at)
+            if inside.place.kind is Kind.RUN and after is not None and after.place != inside.place:
+                why = "a generator changes it, which makes it serial where it ends, and may be left before"
+                state[at] = Value(unknown(node, why), scalar=inside.scalar)  # type: ignore[index]
+        return state
 
     def made_defaults(self, function: cst.FunctionDef) -> None:
         """Make the objects that parameters default to, once: calls share what they keep in them."""
