@@ -160,3 +160,18 @@ for begin in range(0, len(x), 8):
 
 def test_a_training_step_of_the_scripts_own_that_returns_several_values_plays_no_environment() -> None:
     assert "for begin in dl.shard(range(0, len(x), 8)):" in port(TRAINER).text
+
+
+def test_a_step_whose_update_lies_further_in_or_whose_loss_the_caller_descends_plays_no_environment() -> None:
+    deeper = TRAINER.replace("        self.opt.zero_grad()\n        loss.backward()\n        self.opt.step()\n", "")
+    deeper = deeper.replace("        return loss.item()", "        self.learn(loss)\n        return loss.item()")
+    learn = (
+        "    def learn(self, loss):\n        self.opt.zero_grad()\n        loss.backward()\n        self.opt.step()\n"
+    )
+    deeper = deeper.replace("trainer = Trainer()", f"{learn}trainer = Trainer()")
+    assert "for begin in dl.shard(range(0, len(x), 8)):" in port(deeper).text
+    outside = deeper.replace(learn, "").replace(
+        "        self.learn(loss)\n        return loss.item()", "        return loss"
+    )
+    outside += "    trainer.opt.zero_grad()\n    loss.backward()\n    trainer.opt.step()\n"
+    assert "for begin in dl.shard(range(0, len(x), 8)):" in port(outside).text

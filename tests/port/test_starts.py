@@ -355,3 +355,36 @@ second = torch.nn.Linear(2, 2)
 _, steps = train(second, torch.optim.SGD(second.parameters(), lr=0.1))
 """).text
     assert "    dl.broadcast(model, opt)  #" in text
+
+
+AGENTS = """import torch
+from torch.utils.data import DataLoader
+loader = DataLoader(data, 8)
+class Agent:
+    def __init__(self):
+        self.net = torch.nn.Linear(2, 1)
+        self.opt = torch.optim.SGD(self.net.parameters(), 0.1)
+    def loss(self, x, y):
+        return (self.net(x) - y).pow(2).mean()
+    def learn(self, x, y):
+        self.opt.zero_grad()
+        self.loss(x, y).backward()
+        self.opt.step()
+class Heir(Agent):
+    pass
+"""
+
+
+@pytest.mark.parametrize("cls", ["Agent", "Heir"])
+@pytest.mark.parametrize("loss", ["agent.loss(x, y)", "(agent.net(x) - y).pow(2).mean()"])
+@pytest.mark.parametrize("other", ["", "model = torch.nn.Linear(2, 1)\n"])
+def test_what_a_loop_trains_through_an_object_starts_alike(cls, loss, other):
+    inline = f"    agent.opt.zero_grad()\n    loss = {loss}\n    loss.backward()\n    agent.opt.step()\n"
+    ported = port(f"{AGENTS}{other}agent = {cls}()\nfor x, y in loader:\n{inline}")
+    assert "agent.net, agent.opt)" in ported.text
+
+
+def test_an_object_of_an_heir_that_trains_after_another_starts_alike_too():
+    first, then = ("\nfor x, y in loader:\n    " + f"{name}.learn(x, y)\n" for name in ("one", "two"))
+    text = port(f"{AGENTS}one = Agent(){first}two = Heir(){then}").text
+    assert "dl.broadcast(one.net, one.opt)" in text and "dl.broadcast(two.net, two.opt)" in text

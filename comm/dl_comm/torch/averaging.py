@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks
+from dl_comm.torch.initial import compare_once
 from dl_comm.torch.memory import DenseMemory, expanded, plain_buffers
 from dl_comm.torch.overlap import finish_overlapped
 from dl_comm.torch.overlap_choice import after_step
@@ -37,12 +38,15 @@ def gradients(what: Any) -> None:
 
     Within a loop over a loader of ``shard``, the mean is that over the samples of the global batch, also where a rank
     has one sample less than another.
+
+    Warns on rank 0 where a parameter differs between the ranks before its first update.
     """
     held = held_by(what)
     if get_nranks() == 1:
         return
     with settled(held.tensors):
         _average(held)
+    compare_once(held)
     after_step(what, held.tensors)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -177,20 +177,37 @@ class Tops:
                 continue
             use = next(iter(self.script.names_of(name, scope)), None)
             if use is not None:
-                yield from self._parts(name, use, functions)
+                read = {dotted(n) for body in bodies for n in walk(body) if isinstance(n, cst.Attribute)}
+                yield from self._parts(name, use, functions, read)
 
     def _parts(
-        self, name: str, use: cst.CSTNode, functions: list[cst.FunctionDef | cst.Module]
+        self,
+        name: str,
+        use: cst.CSTNode,
+        functions: list[cst.FunctionDef | cst.Module],
+        read: Collection[str] = (),
     ) -> Iterator[tuple[str, cst.CSTNode]]:
-        """Yield the attributes of the object ``name`` of a class of the script's own, of which ``use`` is a use."""
+        """Yield the attributes of the object ``name`` of a class of the script's own, of which ``use`` is a use.
+
+        Those that ``read`` names, ``agent.net``, and all where its methods train, or are among what ``read`` names.
+        """
         owners = {self.script.class_of(f) for f in functions if isinstance(f, cst.FunctionDef)} - {None}
         for owner in self.flow.classes(use) if not self.kinds.of(use) else ():
             if self.kinds.of_bases(self.flow.bases(owner)):
                 continue  # a module is in sight itself
-            for (cls, attribute), bindings in self.script.attributes.items():
+            family = self.flow.lineage(owner)
+            called = [n.rpartition(".")[2] for n in read if n.rpartition(".")[0] == name]
+            trains = not owners.isdisjoint(family) or any(self.flow.method(owner, n) for n in called)
+            kept = [
+                (cls, name, bound)
+                for (of, name), bound in self.script.attributes.items()
+                for cls in family
+                if cls is of
+            ]
+            for cls, attribute, bindings in kept:
                 inside = all(self.script.function_of(b.node) in functions for b in bindings)  # made further in
-                made = self._use_of(owner, attribute) if cls is owner and not inside else None
-                if made is not None and (owner in owners or attribute in self._copied(owner)):
+                made = self._use_of(cls, attribute) if not inside else None
+                if made is not None and (trains or f"{name}.{attribute}" in read or attribute in self._copied(cls)):
                     yield f"{name}.{attribute}", made
 
     def _copied(self, cls: cst.ClassDef) -> set[str]:

@@ -129,6 +129,12 @@ class Calls:
                 names.append(self.script.name_of(base.value))
         return names
 
+    def lineage(self, cls: cst.ClassDef, seen: frozenset[cst.CSTNode] = frozenset()) -> list[cst.ClassDef]:
+        """Return ``cls`` and the local classes that it derives from."""
+        bases = [self.definition(base.value) for base in cls.bases if cls not in seen]
+        local = [base for base in bases if isinstance(base, cst.ClassDef)]
+        return list(dict.fromkeys([cls, *(up for base in local for up in self.lineage(base, seen | {cls}))]))
+
     def is_plain(self, cls: cst.CSTNode | None) -> bool:
         """Tell whether ``cls`` is a class of this script that derives from none out of sight."""
         return isinstance(cls, cst.ClassDef) and set(self.bases(cls)) <= {"builtins.object"}

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import os
+import warnings
 from collections import Counter, defaultdict
 
 import dl_comm.torch as dl
@@ -390,3 +391,26 @@ def totals_of_lists_and_dicts_are_sums_of_their_entries():
         else:
             raise AssertionError("no error")
     assert dl.total([1]) == [_n]
+
+
+def parameters_that_differ_before_their_first_update_are_told_once():
+    def told(net, optimizer, steps):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for _ in range(steps):
+                net(torch.ones(3, 4)).mean().backward()
+                dl.gradients(optimizer)
+                optimizer.step()
+        return [str(w.message) for w in found if "before its first update" in str(w.message)]
+
+    for seed, expected in ((7, 0), (_r, 1)):
+        torch.manual_seed(seed)
+        net = nn.Linear(4, 1)
+        found = told(net, torch.optim.SGD(net.parameters(), 0.1), 3)
+        assert len(found) == (expected if _r == 0 else 0), found
+        assert all("parameter 0" in text and "broadcast(model, optimizer)" in text for text in found)
+    torch.manual_seed(_r)
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    dl.broadcast(net, optimizer)
+    assert not told(net, optimizer, 2)

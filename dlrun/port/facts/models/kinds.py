@@ -178,15 +178,23 @@ def plays(kinds: Kinds, node: cst.CSTNode) -> bool:
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
         return False
     several = part or (isinstance(target, cst.Tuple) and 3 <= len(target.elements) <= 5)
-    return several and bool(call.args) and kinds.of(call.func.value) in ("", "env") and not _learns(kinds, call)
+    return several and bool(call.args) and kinds.of(call.func.value) in ("", "env") and not _learns(kinds, node, call)
 
 
-def _learns(kinds: Kinds, call: cst.Call) -> bool:
-    """Tell whether ``call`` runs a training step of the script's own: ``loss, pred, seen = self.step(x, y)``."""
-    bodies = [target.body for target in kinds.flow.targets(call)]
-    inside = [n for body in bodies for n in walk(body) if isinstance(n, cst.Call)]
+def _learns(kinds: Kinds, node: cst.Assign, call: cst.Call) -> bool:
+    """Tell whether ``node`` runs a training step of the script's own: ``loss, pred, seen = self.step(x, y)``.
+
+    It updates, in what it calls, too, or returns a loss, of which the caller takes gradients.
+    """
+    own = [target.body for target in kinds.flow.targets(call)]
     mine = isinstance(call.func, cst.Attribute) and dotted(call.func.value) == "self"
-    return any(calls_method(n, *_UPDATES) or (mine and kinds.of(n.func) == "module") for n in inside)
+    bodies = dict.fromkeys(each for body in own for each in kinds.flow.bodies(body, 3))
+    inside = [n for body in bodies for n in walk(body) if isinstance(n, cst.Call)]
+    if any(calls_method(n, *_UPDATES) for n in inside) or (mine and any(kinds.of(n.func) == "module" for n in inside)):
+        return True
+    given = names_in(node.targets[0].target)
+    around = walk(kinds.script.function_of(node)) if own else ()
+    return any(calls_method(n, "backward") and dotted(n.func.value) in given for n in around)
 
 
 def ends(kinds: Kinds, tested: cst.BaseExpression) -> bool:
