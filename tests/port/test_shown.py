@@ -1008,4 +1008,27 @@ running = Running()
         + "print(f'{running}')\n"
     )
     told = [(doubt.danger, doubt.why[:8]) for doubt in ported.doubts if doubt.name != "rate-may-not-suit"]
-    assert told == [("medium", "running:")]
+    assert told == [("medium", "self.squ")] and "running.mean = dl.average(running.mean)" in ported.text
+
+
+def test_a_sum_that_another_function_shows_at_a_cadence_is_not_taken_since_a_snapshot_that_it_does_not_see() -> None:
+    script = HEAD_OF_CALLBACKS + (
+        "class Shows:\n    def __init__(self):\n        self.n, self.total = 0, 0.0\n"
+        "    def __call__(self, loss):\n        self.n += 1\n        self.total += loss\n"
+        "        if self.n % 6 == 0:\n            print(self.n, self.total / self.n)\n"
+        "def fit(shows):\n    for epoch in range(2):\n        for x, y in loader:\n            opt.zero_grad()\n"
+        "            loss = (model(x) - y).pow(2).mean()\n            loss.backward()\n            opt.step()\n"
+        "            shows(loss.item())\nfit(Shows())\n"
+    )
+    ported = port(script)
+    assert "_before" not in ported.text
+    assert any("self.total" in d.why and d.name == "unknown-placement" for d in ported.doubts)
+
+
+HEAD_OF_CALLBACKS = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(96, 4), torch.randn(96, 1))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""

@@ -54,14 +54,15 @@ class Reductions:
         self._names: dict[tuple[cst.CSTNode, Exit], str] = {}  # of snapshots, by the first that each holds
         self.wanted: set[Exit] = set()  # what is reduced inside its loop, and so needs what was there before
 
-    def before(self, at: object) -> str:
-        """Return the expression for what the location ``at`` held before its loop; "" where there is none.
+    def before(self, at: object, node: cst.CSTNode) -> str:
+        """Return the expression for what the location ``at`` held before its loop; "" where ``node`` sees none.
 
         Of a metric there is what its states were, and not what it was asked for.
         """
+        above = {node, *self.script.above(node)}
         for made in self.run.exits:
             named = made.how == "total" and not made.path.each and made.owner != "metric"
-            if made.at == at and not made.zero and named:
+            if made.at == at and not made.zero and named and self.script.function_of(made.loop) in above:
                 self.wanted.add(made)
                 return self._name_of(made)
         return ""

@@ -187,7 +187,8 @@ class Shown:
             return None
         if isinstance(node, cst.BaseExpression):
             if place.kind in (Kind.COUNT, Kind.INDEX) or place.counts:
-                texts = self._texts_of(node) if shown and isinstance(node, (cst.Name, cst.Attribute)) else []
+                made = isinstance(node, (cst.Name, cst.Attribute, cst.Subscript, cst.Call))
+                texts = self._texts_of(node) if shown and made else []
                 if texts and not self.run.shards.parts:
                     return self._of_texts(texts)
                 return self._count(node, place) if not self.run.shards.parts else []
@@ -214,7 +215,9 @@ class Shown:
                 return []
             if place.kind is Kind.RUN and place.adds & {"decayed", "mean", "part"}:
                 return [Wrap(node, "average")]
-            since = "" if self._from_zero(place) or place.kind is not Kind.RUN else self.reductions.before(place.at)
+            since = (
+                "" if self._from_zero(place) or place.kind is not Kind.RUN else self.reductions.before(place.at, node)
+            )
             inside = isinstance(node, cst.BinaryOperation) and "scaled" in place.adds
             if (
                 place.kind is Kind.RUN
@@ -285,7 +288,7 @@ class Shown:
         if place.kind is not Kind.RUN:
             return None
         how = parts.how(place.adds, False)
-        since = "" if self._from_zero(place) or how != "total" else self.reductions.before(place.at)
+        since = "" if self._from_zero(place) or how != "total" else self.reductions.before(place.at, node)
         if how == "total" and not (self._from_zero(place) or since):
             return None
         return [Wrap(node, how, since)] if how in ("total", "average") else [] if not how else None

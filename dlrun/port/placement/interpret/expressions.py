@@ -115,8 +115,15 @@ class Expressions(Machine):
         places = [self._shown_whole(part, self.eval(part)) for part in parts]
         return self.text(node, combine(places))
 
+    def own_text(self, node: cst.CSTNode, value: Value) -> Value | None:
+        """Return the text by which an object of the program shows itself; see ``libraries``."""
+        raise NotImplementedError
+
     def _shown_whole(self, node: cst.BaseExpression, value: Value) -> Place:
         """Return the placement of what is formatted, and note that of an object that shows itself."""
+        if (text := self.own_text(node, value)) is not None:
+            self.note(node, text)
+            return text.place
         place = self.content(self.in_order(node, value))
         if place != value.place and any(isinstance(r, Obj) and r.kind == "instance" for r in value.refs):
             self.note(node, Value(place, refs=value.refs))

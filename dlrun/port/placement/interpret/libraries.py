@@ -567,6 +567,9 @@ class Libraries(Classes):
                 shows = tuple(part for part in shows if self._is_count(part))
             for part in (box for shown in shows for box in self._boxes(shown)):
                 for value in self.seen.get(part, [])[-1:]:
+                    if (text := self.own_text(part, value)) is not None:
+                        self.note(part, text)
+                        continue
                     place = self.content(self.in_order(part, value))
                     if place != value.place or value.items:
                         self.note(part, self._held_in(value, place))
@@ -574,6 +577,13 @@ class Libraries(Classes):
             self.sinks.setdefault(node, []).append(
                 Sink(node, shows, loop, (*self.diverged, *inner), kept, curve, tuple(self.paces))
             )
+
+    def own_text(self, node: cst.CSTNode, value: Value) -> Value | None:
+        """Return the text by which an object of the program shows itself behind a loop; None of others."""
+        if self.loop is not None or not any(isinstance(r, Obj) and r.kind == "instance" for r in value.refs):
+            return None
+        found = (self.dunder(value, name, [], node) for name in ("__str__", "__repr__"))
+        return next((text for text in found if text is not None and text.texts), None)
 
     def _is_count(self, part: cst.BaseExpression) -> bool:
         values = self.seen.get(part, ())[-1:]
