@@ -129,3 +129,13 @@ def test_a_row_of_counts_beside_others_is_told(line):
 def test_a_text_that_each_iteration_makes_longer_is_told(part):
     made = port(f"{HEAD}line, step = '', 0\n{LOOP}        step += 1\n        line += {part}\n    print(len(line))\n")
     assert "unknown-placement" in {doubt.name for doubt in made.doubts}, made.text
+
+
+def test_a_count_in_a_template_that_is_filled_where_it_is_shown_is_the_serial_one() -> None:
+    script = (
+        "import torch\nfrom torch.utils.data import DataLoader\nmodel = torch.nn.Linear(2, 1)\n"
+        "opt = torch.optim.SGD(model.parameters(), lr=0.1)\nfor i, (x, y) in enumerate(DataLoader(data, 8), 1):\n"
+        "    (model(x) - y).pow(2).mean().backward()\n    opt.step()\n"
+    )
+    shown = port(script + "print('after {} batches, {:.1f}'.format(i, i / 2))\n").text.splitlines()[-3:]
+    assert any("format(dl.serial_steps(i), dl.serial_steps(i / 2))" in line for line in shown), shown

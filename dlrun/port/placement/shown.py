@@ -458,7 +458,8 @@ class Shown:
 
     def _texts_of(self, node: cst.CSTNode) -> list[cst.CSTNode]:
         """Return the formatted texts that ``node`` may be, made elsewhere: ``line = f"{loss:.3f}"``."""
-        return list(dict.fromkeys(text for value in self.run.seen.get(node, ()) for text in value.texts))
+        texts = dict.fromkeys(text for value in self.run.seen.get(node, ()) for text in value.texts)
+        return [text for text in texts if text is not node]
 
     def _of_texts(self, texts: list[cst.CSTNode]) -> list[Wrap] | None:
         """Return what makes the numbers in ``texts`` serial where these are made, if all ranks come there together."""
