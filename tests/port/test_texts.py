@@ -139,3 +139,16 @@ def test_a_count_in_a_template_that_is_filled_where_it_is_shown_is_the_serial_on
     )
     shown = port(script + "print('after {} batches, {:.1f}'.format(i, i / 2))\n").text.splitlines()[-3:]
     assert any("format(dl.serial_steps(i), dl.serial_steps(i / 2))" in line for line in shown), shown
+
+
+def test_a_text_in_memory_that_is_read_back_holds_the_lines_of_local_iterations() -> None:
+    script = (
+        "import io\nimport torch\nfrom torch.utils.data import DataLoader\nmodel = torch.nn.Linear(2, 1)\n"
+        "opt = torch.optim.SGD(model.parameters(), lr=0.1)\nkept = io.StringIO()\n"
+        "for i, (x, y) in enumerate(DataLoader(data, 8)):\n    loss = (model(x) - y).pow(2).mean()\n"
+        "    loss.backward()\n    opt.step()\n    {write}\nprint(kept.getvalue().count('x'))\n"
+    )
+    for write in ("kept.write(f'x{loss.item()}')", "print('x', loss.item(), file=kept)"):
+        (doubt,) = port(script.replace("{write}", write)).doubts
+        assert "it holds the lines that this rank's iterations write" in doubt.why
+    assert not port(script.replace("    {write}\n", "kept.write(f'x{loss.item()}')\n")).doubts

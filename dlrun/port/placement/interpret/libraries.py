@@ -58,6 +58,7 @@ _LOSSES = (
     "kl_div",
     "nll",
 )
+_TEXT_BOXES = ("io.StringIO", "io.BytesIO")
 _SHOWN = (Row.SHOWS, Row.CURVE, Row.AT_STEP)
 _CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
 _IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.CLEAR)
@@ -332,8 +333,10 @@ class Libraries(Classes):
             return Value(scalar=True)  # shards are even: all ranks run out of batches together
         board = rules.of_object(_maker(receiver)) is Row.SHOWS
         alone = isinstance(self.script.parents.get(node), cst.Expr)
-        if (row in _SHOWN and (board or self.content(receiver).uniform)) or (board and alone):
+        box = row is Row.SHOWS and _maker(receiver) in _TEXT_BOXES
+        if (row in _SHOWN and (board or box or self.content(receiver).uniform)) or (board and alone):
             self._sink(node, row=row)
+            self.write_into(receiver, node)
             return ANY
         if self._trains(name, receiver, args, given, node):
             return ANY
@@ -577,6 +580,13 @@ class Libraries(Classes):
             self.sinks.setdefault(node, []).append(
                 Sink(node, shows, loop, (*self.diverged, *inner), kept, curve, tuple(self.paces))
             )
+
+    def write_into(self, written: Value, node: cst.Call) -> None:
+        """Let a text in memory hold the lines of this rank's iterations; what goes on file is rank 0's anyway."""
+        for ref in written.refs if self.loop is not None else ():
+            if isinstance(ref, Obj) and ref.name in _TEXT_BOXES:
+                why = "it holds the lines that this rank's iterations write"
+                self.write((ref, CONTENT), Value(unknown(node, why)))
 
     def own_text(self, node: cst.CSTNode, value: Value) -> Value | None:
         """Return the text by which an object of the program shows itself behind a loop; None of others."""

@@ -34,7 +34,7 @@ from dlrun.port.placement.values import (
     joined,
     unknown,
 )
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import argument, dotted
 
 
 def _plain(values: list[Value]) -> bool:
@@ -247,6 +247,8 @@ class LibraryRows(Calls):
 
     def _row_shows(self, args: list[Value], node: cst.Call) -> Value:
         self._sink(node)
+        if (file := argument(node, "file")) is not None:
+            self.write_into(self.eval(file), node)
         return ANY
 
     def _row_curve(self, args: list[Value], node: cst.Call) -> Value:
