@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from weakref import WeakValueDictionary
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from dl_comm import _core
 from dl_comm.ranks import is_rank0
 from dl_comm.torch.parameters import Held
 
 _ROUNDING = 1e-9  # of what the absolute entries of a parameter add up to: ranks may add them up in another order
-_seen: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+_known: WeakSet[Held] = WeakSet()
+_seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def compare_once(held: Held) -> None:
@@ -23,10 +25,13 @@ def compare_once(held: Held) -> None:
     Means of gradients keep parameters alike that begin alike, and no others: ``broadcast`` makes them so. Compared
     are the sums of their entries, in one exchange the first time.
     """
-    new = [i for i, tensor in enumerate(held.tensors) if _seen.get(id(tensor)) is not tensor]
-    if not held.parameters or not new:
+    if held in _known or not held.parameters:
         return
-    _seen.update((id(held.tensors[i]), held.tensors[i]) for i in new)
+    _known.add(held)  # which an optimizer keeps from step to step
+    new = [i for i, tensor in enumerate(held.tensors) if tensor not in _seen]
+    if not new:
+        return
+    _seen.update((held.tensors[i], True) for i in new)
     sums = [_sums(held.tensors[i]) for i in new]
     own = np.array([total for total, _ in sums])
     bounds = np.concatenate([own, -own])
@@ -45,10 +50,11 @@ def compare_once(held: Held) -> None:
 
 
 def _sums(tensor: Tensor) -> tuple[float, float]:
-    """Return the sum of a parameter's entries, and of their absolute values."""
+    """Return the sum of a parameter's entries, and a bound of that of their absolute values; no copy is made."""
     entries = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    if not entries.is_floating_point() or entries.layout != torch.strided:
+    plain = entries.is_floating_point() and entries.dtype.itemsize > 1 and entries.layout == torch.strided
+    if not plain or not entries.numel():
         return 0.0, 0.0
-    wide = entries.detach().double()
-    total, size = wide.sum().item(), wide.abs().sum().item()
+    total = entries.sum(dtype=torch.float64).item()
+    size = entries.numel() * max(abs(bound.item()) for bound in entries.aminmax())
     return (total, size) if np.isfinite(total) else (0.0, 0.0)

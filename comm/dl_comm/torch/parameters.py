@@ -26,7 +26,7 @@ _names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 _stepped: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Held:
     """Tensors that hold or are gradients, each once, and what all ranks compare of them: name, shape, dtype, strides.
 
