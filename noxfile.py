@@ -47,12 +47,16 @@ _built: list[Path] = []
 
 
 def wheel(session: nox.Session, extra: str) -> str:
-    """Return what pip installs the project from, with this extra: a wheel, which the first session builds for all."""
+    """Return what pip installs the project from, with this extra: a wheel, which the first session builds for all.
+
+    It takes the place of an older one in a reused environment, which pip would keep: their versions are the same.
+    """
     if not _built:
         shutil.rmtree(WHEELS, ignore_errors=True)
         strict = {"SKBUILD_CMAKE_DEFINE": "DL_WERROR=ON"}
         session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(WHEELS), ".", silent=True, env=strict)
         _built.extend(WHEELS.glob("*.whl"))
+    session.install("--force-reinstall", "--no-deps", str(_built[0]))
     return f"{_built[0]}[{extra}]"
 
 
