@@ -388,3 +388,13 @@ def test_an_object_of_an_heir_that_trains_after_another_starts_alike_too():
     first, then = ("\nfor x, y in loader:\n    " + f"{name}.learn(x, y)\n" for name in ("one", "two"))
     text = port(f"{AGENTS}one = Agent(){first}two = Heir(){then}").text
     assert "dl.broadcast(one.net, one.opt)" in text and "dl.broadcast(two.net, two.opt)" in text
+
+
+def test_each_of_two_objects_that_are_given_a_network_starts_alike():
+    made = AGENTS.replace(
+        "def __init__(self):\n        self.net = torch.nn.Linear(2, 1)",
+        "def __init__(self, net):\n        self.net = net",
+    )
+    two = "one, two = Agent(torch.nn.Linear(2, 1)), Agent(torch.nn.Linear(2, 1))\n"
+    text = port(f"{made}{two}for x, y in loader:\n    one.learn(x, y)\n    two.learn(x, y)\n").text
+    assert "one.net, two.net, one.opt, two.opt)" in text

@@ -197,7 +197,7 @@ class Tops:
                 continue  # a module is in sight itself
             family = self.flow.lineage(owner)
             called = [n.rpartition(".")[2] for n in read if n.rpartition(".")[0] == name]
-            trains = not owners.isdisjoint(family) or any(self.flow.method(owner, n) for n in called)
+            trains, runs = not owners.isdisjoint(family), any(self.flow.method(owner, n) for n in called)
             kept = [
                 (cls, name, bound)
                 for (of, name), bound in self.script.attributes.items()
@@ -207,8 +207,18 @@ class Tops:
             for cls, attribute, bindings in kept:
                 inside = all(self.script.function_of(b.node) in functions for b in bindings)  # made further in
                 made = self._use_of(cls, attribute) if not inside else None
-                if made is not None and (trains or f"{name}.{attribute}" in read or attribute in self._copied(cls)):
+                runs_it = runs and not all(map(self._is_named_outside, bindings))
+                used = trains or runs_it or f"{name}.{attribute}" in read or attribute in self._copied(cls)
+                if made is not None and used:
                     yield f"{name}.{attribute}", made
+
+    def _is_named_outside(self, binding: Binding) -> bool:
+        """Tell whether an attribute is an argument of its method, which all callers give by a name: in sight there."""
+        values, function = list(given(self.flow, binding)), self.script.function_of(binding.node)
+        if len(values) != 1 or not isinstance(values[0], cst.Name) or not isinstance(function, cst.FunctionDef):
+            return False
+        handed = [self.flow.argument(call, function, values[0].value) for call in self.flow.callers(function)]
+        return bool(handed) and all(isinstance(each, cst.Name) for each in handed)
 
     def _copied(self, cls: cst.ClassDef) -> set[str]:
         if cls not in self._copies:
@@ -257,7 +267,8 @@ class Tops:
             kind = self.kinds.of(node)
             made = tuple(self.flow.origins(node))
             own = not made or any(self._makes_many(o.node) for o in made) or self._is_anew(node, made)
-            own = own or (name.count(".") > name.startswith("self.") and self._made_inside(node, made))
+            part = name.count(".") > name.startswith("self.")  # of several objects each holds another
+            own = own or (part and (len(made) > 1 or self._made_inside(node, made)))
             key = (name,) if own else made
             owner = self.script.class_of(node) if kind == "" and name.count(".") == 1 and name[:5] != "self." else None
             copies = owner is not None and name.rsplit(".", 1)[-1] in self._copied(owner)
