@@ -22,7 +22,7 @@ from dlrun.port.placement.store import Method, Obj
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import Script, dotted, walk
 from dlrun.port.steps.counts import windows
-from dlrun.port.steps.counts.conditions import divided, fewer, rests_of
+from dlrun.port.steps.counts.conditions import divided, ends_iteration, fewer, rests_of
 from dlrun.port.steps.counts.milestones import WHY, losses_behind, passes_by, serial, sets_any, updates
 
 _RUNS = 3
@@ -201,8 +201,7 @@ def _bodies(script: Script, up: cst.CSTNode, test: cst.CSTNode) -> list[cst.CSTN
     match up:
         case cst.If(test=asked) if asked is test:
             branches: list[cst.CSTNode] = [up.body, *([up.orelse] if up.orelse is not None else [])]
-            ends = [n for branch in branches for n in walk(branch) if isinstance(n, (cst.Continue, cst.Break))]
-            ends = [n for n in ends if not any(isinstance(m, (cst.For, cst.While)) for m in _between(script, n, up))]
+            ends = any(ends_iteration(script, branch, (cst.Continue, cst.Break)) for branch in branches)
             block = script.block(up) if up in script.parents else []
             return [*branches, *(block[block.index(up) + 1 :] if ends and up in block else [])]
         case cst.IfExp(test=asked) if asked is test:
@@ -214,13 +213,6 @@ def _bodies(script: Script, up: cst.CSTNode, test: cst.CSTNode) -> list[cst.CSTN
         case cst.Expr() | cst.Assert():
             return []
     return None
-
-
-def _between(script: Script, node: cst.CSTNode, outer: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    for up in script.above(node):
-        if up is outer:
-            return
-        yield up
 
 
 def _read_as(facts: ScriptFacts, run: Interpreter, made: cst.Assign | cst.NamedExpr) -> list[cst.CSTNode] | None:

@@ -15,6 +15,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.placement.shards import Shards
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import calls_method, walk
+from dlrun.port.steps.counts.conditions import ends_iteration
 from dlrun.port.steps.counts.milestones import TAKEN_OF, updates
 
 _FROM_0, _FROM_1 = (cst.LessThan, cst.GreaterThanEqual), (cst.LessThanEqual, cst.GreaterThan)
@@ -41,7 +42,7 @@ def selects(facts: ScriptFacts, test: cst.If) -> bool:
     if not isinstance(loop, cst.For) or test.orelse is not None or isinstance(script.parents[test], cst.If):
         return False
     inside = _trains(facts, [test.body])
-    own = [n for n in walk(test.body) if isinstance(n, cst.Continue)]
+    own = ends_iteration(script, test.body)
     block = script.block(test)
     rest = block[block.index(test) + 1 :] if own and test in block else []
     if own and not inside:

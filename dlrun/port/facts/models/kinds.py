@@ -25,8 +25,8 @@ _PRETRAINED = re.compile(
     r"\.from_(pretrained|config)$"
 )
 _LOSS = re.compile(r"^torch\.nn\.(modules\.loss\.)?\w*(Loss|LossWithLogits)$")
-# Methods that only a module answers to; one call of them is enough to know an object of an imported class.
 _UPDATES = ("backward", "apply_gradients", "gradient", "minimize", "train_on_batch")
+# Methods that only a module answers to; one call of them is enough to know an object of an imported class.
 _MODULE_METHODS = {
     "parameters",
     "named_parameters",

@@ -24,6 +24,13 @@ def goes_on(body: cst.BaseSuite) -> bool:
     return isinstance(only.body[0] if isinstance(only, cst.SimpleStatementLine) else only, cst.Continue)
 
 
+def ends_iteration(script: Script, body: cst.CSTNode, how: tuple[type[cst.CSTNode], ...] = (cst.Continue,)) -> bool:
+    """Tell whether ``body`` ends the iteration of the loop around it: that of a loop inside it does not count."""
+    loops = (cst.For, cst.While)
+    ends = (n for n in walk(body) if isinstance(n, how))
+    return any(not any(script.inside(up, body) for up in script.above(n) if isinstance(up, loops)) for n in ends)
+
+
 def skipped(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
     """Yield what a ``test`` compares that leaves out all iterations but some: ``step % n``, ``(step + 1) % n != 0``."""
     match test:

@@ -12,7 +12,7 @@ from dlrun.port.facts.numbers.computed import computed, leaves
 from dlrun.port.facts.updates.rates import ORDER, changes
 from dlrun.port.program.script import Script, added, calls_method, dotted, walk
 from dlrun.port.steps.counts import windows
-from dlrun.port.steps.counts.conditions import asked, goes_on, rests_of, skipped
+from dlrun.port.steps.counts.conditions import asked, ends_iteration, goes_on, rests_of, skipped
 from dlrun.port.steps.counts.counters import Counters, each_update, held, innermost, is_one, position_of, tells
 from dlrun.port.steps.counts.counts import all_samples, from_length
 from dlrun.port.steps.counts.step_rates import set_by_hand
@@ -42,7 +42,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
         bodies: list[cst.CSTNode] = [node.body]
         if skips:  # what the iterations do that are not left out
             bodies = rest
-        elif any(isinstance(n, cst.Continue) for n in walk(node.body)):
+        elif ends_iteration(script, node.body):
             bodies += rest
         for count, number in (skipped(node.test) if skips else asked(facts.flow, node.test)) if inside else ():
             if not (named(bare(facts, count)) or kept(bare(facts, count))):
