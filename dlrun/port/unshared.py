@@ -199,8 +199,14 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
     indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
     streams = [f.node for f in feeds.found.values() if f.how in ("stretch", "stretches")]
     single = [f.node for f in feeds.found.values() if f.how == "iterable" and _one_by_one(feeds, f.node)]
-    single += [loop.iter for loop in feeds.innermost if isinstance(loop, cst.For) and _drawn_before(feeds, loop.iter)]
     yielded = [f.node for f in feeds.found.values() if f.how == "iterable" and _yields(feeds, f.node)]
+    ahead = [loop.iter for loop in feeds.innermost if isinstance(loop, cst.For) and _drawn_before(feeds, loop.iter)]
+    if ahead:
+        return DlrunError(
+            f"{script.place(ahead[0])}: --batch global weighs each batch's parts as the loop draws them, and "
+            f"{script.code(ahead[0])} has drawn all before the first iteration. Nothing was written.",
+            "Let the loop go through the DataLoader itself, or port with --batch local.",
+        )
     if feeds.episodes or drawn or indexed or streams or single or yielded:
         node = (indexed or streams or single or drawn or yielded or feeds.loops.ends)[0]
         how = "picked by number" if indexed else "slices of a stream" if streams else "drawn by the script itself"

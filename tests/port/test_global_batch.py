@@ -107,7 +107,7 @@ def test_batches_that_are_all_drawn_before_the_first_iteration_are_not_divided_g
     loop = LOOP.replace("model =", "loader = DataLoader(data, 12)\nkept = list(loader)\nmodel =")
     target = "i, (x, y)" if "enumerate" in batches else "x, y"
     loop = loop.replace("for x, y in DataLoader(data, batch_size, shuffle=True):", f"for {target} in {batches}:")
-    with pytest.raises(DlrunError, match="here they are the entries of a list"):
+    with pytest.raises(DlrunError, match="has drawn all before the first iteration"):
         port(loop, GLOBAL)
 
 
