@@ -198,13 +198,9 @@ class Tops:
             family = self.flow.lineage(owner)
             called = [n.rpartition(".")[2] for n in read if n.rpartition(".")[0] == name]
             trains, runs = not owners.isdisjoint(family), any(self.flow.method(owner, n) for n in called)
-            kept = [
-                (cls, name, bound)
-                for (of, name), bound in self.script.attributes.items()
-                for cls in family
-                if cls is of
-            ]
-            for cls, attribute, bindings in kept:
+            for (cls, attribute), bindings in self.script.attributes.items():
+                if not isinstance(cls, cst.ClassDef) or cls not in family:
+                    continue
                 inside = all(self.script.function_of(b.node) in functions for b in bindings)  # made further in
                 made = self._use_of(cls, attribute) if not inside else None
                 runs_it = runs and not all(map(self._is_named_outside, bindings))
