@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from dl_comm.ranks import parts
+from dl_comm.ranks import get_rank, parts
 from dl_comm.reduction.layout import layout_of
 
 _RULES = {
@@ -125,6 +125,17 @@ def serial_steps(step: Any, over: Any = None) -> Any:
     if layout.unpadded and layout.serial is not None and layout.mine is not None and step >= layout.mine:
         return layout.serial
     return step * n
+
+
+def serial_iteration(step: Any, first: int = 0, by: int = 1) -> Any:
+    """Return the number of the serial iteration whose batch this rank takes in its iteration ``step``.
+
+    Both count from ``first``, and by ``by``: the iterations 0, 1, 2 of rank 1 of 4 take the batches of 1, 5, 9, as
+    ``shard`` orders them. For numbers that iterations keep beside others, to be gathered. On 1 rank ``step`` is
+    returned unchanged.
+    """
+    n = parts()
+    return step if n == 1 else first + (step - first) * n + by * get_rank()
 
 
 def compound(factor: Any) -> Any:

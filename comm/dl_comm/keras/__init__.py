@@ -28,7 +28,7 @@ from dl_comm.keras.together import AverageMetrics
 from dl_comm.machine import get_gpu
 from dl_comm.rank0 import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
-from dl_comm.rate import compound, lr_scale, serial_steps, steps
+from dl_comm.rate import compound, lr_scale, serial_iteration, serial_steps, steps
 from dl_comm.reduction.agreeing import agree, all_ranks, any_rank
 from dl_comm.reduction.closure import closure
 from dl_comm.reduction.entries import entries
@@ -75,6 +75,7 @@ __all__ = [
     "rank0",
     "rank0_first",
     "reseed",
+    "serial_iteration",
     "serial_steps",
     "shard",
     "should_stop",

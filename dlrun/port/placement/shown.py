@@ -126,6 +126,11 @@ class Shown:
             yield from self._steered(value)
         for sinks in self.run.sinks.values():
             yield from self._shown(sinks)
+        for number, counts in self.run.kept_numbers.items():
+            first, by = counts or (0, 1)
+            begins = f"{first}, {by}" if by != 1 else str(first or "")
+            to = "serial_steps" if counts is None else "serial_iteration"
+            yield from self._once([Wrap(number, to, begins)], "it numbers the serial script's iterations")
         for count in self.run.restored:
             place = self._place(count)
             if (place.kind in (Kind.COUNT, Kind.INDEX) or place.counts) and count not in self.done:
@@ -525,6 +530,8 @@ class Shown:
             template = partial(expression, "serial_index", dl=self.facts.alias)
             if isinstance(self.script.parents.get(wrap.node), _OPERATORS):
                 return Edit(wrap.node, why, lambda node: in_brackets(template({"value": node})))
+        if wrap.how == "serial_iteration":
+            template = partial(expression, "serial_iteration", dl=self.facts.alias, first=wrap.since)
         if wrap.how == "over_ranks":
             template = partial(expression, "over_ranks", dl=self.facts.alias)
         return Edit(wrap.node, why, lambda node: template({"value": node}))

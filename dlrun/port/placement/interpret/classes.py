@@ -174,11 +174,14 @@ class Classes(Containers):
         found: Value | None = None
         for ref in owner.refs:
             found = join(found, self._of_ref(ref, owner, name, node))
-        if found is not None:
+        if found is not None and name != "num_batches_tracked":
             return found
         place = self.content(owner)
+        if name == "num_batches_tracked":
+            return Value(self.updates, scalar=True)  # of a BatchNorm layer
         if name in _SHAPES:
-            return Value(name="size") if name == "shape" and place.kind is Kind.ENTRY else Value()
+            means = name == "shape" and "means" in place.adds  # a place for each local iteration
+            return Value(place if means else SAME, name="size" if name == "shape" and place.kind is Kind.ENTRY else "")
         if name in ("data", "T") and place.kind is Kind.ENTRY:
             return owner
         if place.kind is Kind.SHARD and name != _DEALT:
@@ -206,6 +209,8 @@ class Classes(Containers):
             return Value(scalar=True) if rate else held  # set by a serial count: the rate that all ranks train with
         if name == "iterations" and "keras.optimizers." in f"{ref.name}.":
             return Value(self.updates, scalar=True)
+        if ref.kind == "foreign" and name == "state" and ref.name.startswith("torch.optim."):
+            return self._states(node)
         if (
             self._by_key(ref, "__getattr__")
             and self.member(ref.cls, name) is None
@@ -215,7 +220,8 @@ class Classes(Containers):
         if ref.cls is not None and (member := self.member(ref.cls, name)) is not None:
             return self._bind(member, single, ref.cls, node)
         if name in _SHAPES:
-            return ANY
+            place = self.content(owner) if name == "shape" else SAME
+            return Value(place) if "means" in place.adds else ANY
         if rules.sums_in(ref.name, name):
             held = self.read((ref, CONTENT)) or ANY
             return Value(replace(held.place, counts=False), scalar=True, zero=held.zero, reduced=held.reduced)
@@ -228,6 +234,15 @@ class Classes(Containers):
         held_by = self.content(single) if ref.kind == "foreign" else SAME
         place = held_by if held_by.kind is Kind.UNKNOWN else SAME
         return Value(place, refs=frozenset([Method(single, name)]))
+
+    def _states(self, node: cst.CSTNode) -> Value:
+        """Return what an optimizer keeps of each parameter, the number of its updates among it."""
+        of_one = self.new("dict", node, "state of one")
+        self.put(of_one, None, ANY)
+        self.put(of_one, key_of("step"), Value(self.updates, scalar=True))
+        kept = self.new("dict", node, "state")
+        self.put(kept, None, Value(refs=frozenset([of_one])))
+        return Value(refs=frozenset([kept]))
 
     def _dynamic(self, ref: Obj, single: Value, name: str, node: cst.CSTNode) -> Value:
         """Return an attribute that ``__getattr__`` may make."""

@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import parts, whole
-from dlrun.port.placement.interpret.operators import Operators
+from dlrun.port.placement.interpret.iteration_numbers import IterationNumbers
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Obj, key_of
 from dlrun.port.placement.values import (
@@ -35,7 +35,7 @@ from dlrun.port.placement.values import (
 CONTAINERS = ("list", "dict", "set", "deque", "generator")
 
 
-class Containers(Operators):
+class Containers(IterationNumbers):
     """Evaluates what is done with containers."""
 
     def iterate(self, node: cst.BaseExpression, value: Value) -> Value:
@@ -55,17 +55,19 @@ class Containers(Operators):
         """Return what ``enumerate``, at ``node``, makes of an iterable whose entries are ``entry``."""
         shard = value.place.kind is Kind.SHARD
         if shard:
-            return self.parallel((Value(self.number_from(starts, node), scalar=True), entry), True)
+            return self.parallel((self.number_from(starts, node), entry), True)
         first = starts.const if starts is not None and starts.const is not NOTHING else 0
         number = Value(SAME, scalar=True, name=f"{FROM}{first}")  # the loop may turn out to go through a share
         return replace(self.parallel((number, entry), False), refs=value.refs)
 
-    def number_from(self, starts: Value | None, node: cst.CSTNode) -> Place:
-        """Return the placement of the number of an iteration, counted from ``starts``, else from 0."""
+    def number_from(self, starts: Value | None, node: cst.CSTNode) -> Value:
+        """Return the number of an iteration, counted from ``starts``, else from 0."""
         first = starts.const if starts is not None else 0
         if self.shards.parts or first in (0, NOTHING) or not isinstance(first, int):
-            return self.index
-        return self.updates if first == 1 else unknown(node, f"it counts iterations from {first}")
+            return Value(self.index, scalar=True)
+        if first != 1:
+            return Value(unknown(node, f"it counts iterations from {first}"), scalar=True)
+        return Value(self.updates, scalar=True, name=f"{FROM}1")
 
     def parallel(self, entries: tuple[Value, ...], shard: bool) -> Value:
         """Return an iterable each of whose iterations gets a tuple."""
@@ -91,6 +93,8 @@ class Containers(Operators):
                     args = [*args[:-1], self.row(given, args[-1])]
                 elif args and self.shards.parts and not self.shards.episodes:
                     args = [*args[:-1], self.row_of_parts(given, args[-1])]
+                elif args:
+                    args = [*args[:-1], self.row_of_iteration(given, args[-1])]
                 self.grow(ref, self.at_cadence(given, args[-1]) if args else ANY)
                 if name in ("insert", "appendleft"):
                     self._in_front(ref)
@@ -126,6 +130,16 @@ class Containers(Operators):
         if len(counts) == len(held):
             return entry
         return self._rewritten(entry, {key: self.restore(each, v) for key, each, v in counts})
+
+    def row_of_iteration(self, node: cst.BaseExpression | None, entry: Value) -> Value:
+        """Return a row that each iteration keeps, with the numbers in it as those of the serial iteration."""
+        within = self.loop is None or self.loop.inner or self.playing
+        if node is None or within or self.cadenced or self.shards.parts:
+            return entry
+        held = self._literal(self.made_here(node, entry), entry)
+        if not held:
+            return self.as_entry(node, entry)
+        return self._rewritten(entry, {key: self.row_of_iteration(each, v) for key, each, v in held})
 
     def row_of_parts(self, node: cst.BaseExpression | None, entry: Value) -> Value:
         """Return a row that each iteration keeps, with the numbers of this rank's part as those of the iteration.
@@ -228,28 +242,33 @@ class Containers(Operators):
     def grow(self, ref: Obj, entry: Value) -> None:
         """Put one entry more into ``ref``: what an iteration over a shard adds makes it grow."""
         at = (ref, GROWN)
-        held = (self.state or {}).get(at)
-        if held is not None and held.place.kind is Kind.RUN:
+        known = (self.state or {}).get(at)
+        if known is not None and known.place.kind is Kind.RUN:
             fires = entry.name == "fires"
-            adds = held.place.adds | {"fires"}
+            adds = known.place.adds | {"fires"}
             place = (
-                Place(Kind.RUN, held.place.at, adds)
+                Place(Kind.RUN, known.place.at, adds)
                 if fires
-                else self.grows(held.place, self.content(entry) if not entry.refs else self._inner(entry), entry.scalar)
+                else self.grows(
+                    known.place, self.content(entry) if not entry.refs else self._inner(entry), entry.scalar
+                )
             )
             place = self.in_some_order(place, ref)
-            numbers = [v for v in (entry, *(entry.items or ())) if v.scalar and v.name != "size"]
-            if any(v.place.kind in (Kind.COUNT, Kind.INDEX) for v in numbers) and not fires and not self.shards.parts:
+            rows = [r for r in entry.refs if isinstance(r, Obj) and r.kind in ("dict", "list")]
+            held = [entry, *(entry.items or ()), *(v for row in rows for _, v in self.fields(row))]
+            numbers = [v.place for v in held if v.scalar and v.name != "size"]
+            counts = any(p.kind in (Kind.COUNT, Kind.INDEX) or p.counts for p in numbers)
+            if counts and not fires and not self.shards.parts:
                 place = replace(place, adds=place.adds | {"run"})  # the numbers of other iterations
-            self.write(at, Value(place, refs=held.refs | entry.refs))
-        elif held is None or held.name == "empty":
+            self.write(at, Value(place, refs=known.refs | entry.refs))
+        elif known is None or known.name == "empty":
             self.write(at, entry)
         else:
-            self.write(at, join(held, entry))
+            self.write(at, join(known, entry))
 
     def extend(self, ref: Obj, value: Value, node: cst.BaseExpression | None) -> None:
         """Put the entries of ``value`` into ``ref``: those of a literal are of the iteration, others of its samples."""
-        entry = self.entries(value)
+        entry = self.entries(self.row_of_iteration(node, value) if isinstance(node, (cst.List, cst.Tuple)) else value)
         literal = isinstance(node, (cst.List, cst.Tuple)) or value.items is not None or not self.shards.parts
         self.grow(ref, entry if literal else replace(entry, scalar=None))
 

@@ -367,7 +367,7 @@ class ControlFlow(Statements):
         if over.name == "parallel" and over.items:
             first = over.items[0].name.removeprefix(FROM)
             number = self.number_from(constant(int(first)) if first.isdecimal() else None, node.iter)
-            return Value(items=(Value(number, scalar=True), *over.items[1:]))
+            return Value(items=(number, *over.items[1:]))
         made = [ref.name.rpartition(".")[2] for ref in over.refs if isinstance(ref, Obj)]
         counts = any(name in ("range", "arange", "count") for name in made) or isinstance(node.iter, cst.Call)
         return self._number(node) if counts else Value(ENTRY)
@@ -377,7 +377,7 @@ class ControlFlow(Statements):
         call = node.iter if isinstance(node.iter, cst.Call) else None
         ranged = call is not None and self.script.name_of(call.func).rpartition(".")[2] in ("range", "arange")
         starts = self.eval(call.args[0].value) if call is not None and ranged and len(call.args) > 1 else None
-        return Value(self.number_from(starts, node.iter), scalar=True)
+        return self.number_from(starts, node.iter)
 
     def _do_While(self, node: cst.While) -> None:  # noqa: N802
         shard = self.loop is None and node in self.shards.loops

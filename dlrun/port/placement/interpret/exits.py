@@ -334,7 +334,7 @@ class Exits(LibraryRows):
         listed = at[1] == GROWN or (bool(value.refs) and self._rebound(value, at) is not None)
         bad = place.adds - {"entry", "same", "reset", "ordered", "some"}
         if listed:
-            rows = frozenset({"rows"} if not place.adds & {"some", "trimmed", "reset"} else ())
+            rows = frozenset({"rows"} if not place.adds & {"some", "trimmed", "reset", "fires"} else ())
             lost = unknown(node, "what it keeps of each iteration is itself a sum so far", at)
             return replace(lost, adds=rows) if bad else "gather"
         if bad == {"part"} and not listed and "entry" not in place.adds:
@@ -391,6 +391,8 @@ class Exits(LibraryRows):
 
     def _is_empty(self, value: Value) -> bool:
         """Tell whether an array has no entries."""
+        if value.reduced:
+            return False  # at times it is what an earlier loop has left
         if value.const is None or value.const == () or value.name == "empty":
             return True
         held = [self._before_loop.get((r, CONTENT)) for r in value.refs if isinstance(r, Obj)]

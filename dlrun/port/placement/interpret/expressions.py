@@ -212,8 +212,11 @@ class Expressions(Machine):
             if isinstance(element, cst.DictElement):
                 key = key_of(self.eval(element.key).const)
                 self.put(made, key, value)
-            else:
-                self.put(made, None, self.entries(value))
+                continue
+            spread = next(iter(value.refs), None) if len(value.refs) == 1 else None
+            known = isinstance(spread, Obj) and spread.kind == "dict"
+            for key, held in self.fields(spread) if known else [(REST, self.entries(value))]:
+                self.put(made, key if key.startswith("[") else None, held)
         return Value(refs=frozenset([made]), zero=not node.elements)
 
     def put(self, made: Obj, key: str | None, value: Value) -> None:

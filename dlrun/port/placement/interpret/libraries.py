@@ -324,7 +324,10 @@ class Libraries(Classes):
         if row in _REDUCES and row is not None:
             return self.reduced(row, [receiver, *args], keywords, node)
         if row is Row.SHAPE:
-            batch = self.content(receiver).kind is Kind.ENTRY
+            place = self.content(receiver)
+            if "means" in place.adds:
+                return Value(place, scalar=True)  # a place for each local iteration
+            batch = place.kind is Kind.ENTRY
             axis = args[0].const if args else 0
             return self.size() if batch and not (self.shards.parts and axis) else Value(SAME, scalar=True)
         if self.shards.resumes and name == "save":

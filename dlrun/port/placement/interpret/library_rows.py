@@ -112,7 +112,7 @@ class LibraryRows(Calls):
             counts = name == "itertools.count"
             starts = self.eval(given[0].value) if len(given) > (0 if counts else 1) else None
             if not counts or len(given) < 2:
-                return Value(self.number_from(starts, node), scalar=True)
+                return self.number_from(starts, node)
         text = f"{self.script.code(node)} is gone through beside a share: entries stand beside other batches"
         return entry.at(unknown(node, text))
 
@@ -141,7 +141,7 @@ class LibraryRows(Calls):
         place = combine(self.content(a) for a in args)
         stop = self.content(args[1] if len(args) > 1 else args[0]) if args else SAME
         if stop.kind in (Kind.COUNT, Kind.INDEX) and self.loop is None:
-            number = Value(self.number_from(args[0] if len(args) > 1 else None, node), scalar=True)
+            number = self.number_from(args[0] if len(args) > 1 else None, node)
             return Value(Place(Kind.SHARD), name="range", items=(number,))
         made = self.new("list", node, "range", name="range")
         self.write((made, REST), Value(SAME if stop.kind is Kind.SAME else place, scalar=True))
@@ -241,6 +241,8 @@ class LibraryRows(Calls):
 
     def _row_shape(self, args: list[Value], node: cst.Call) -> Value:
         owner, _, name = self.script.name_of(node.func).rpartition(".")
+        if args and "means" in (place := self.content(args[0])).adds:
+            return Value(place)  # a place for each local iteration
         if owner == "builtins" or not args or self.content(args[0]).kind is not Kind.ENTRY:
             return Value(scalar=True if owner == "builtins" or name == "size" else None)
         return self.size() if name == "size" else Value(name="size")

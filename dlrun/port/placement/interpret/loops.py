@@ -121,6 +121,8 @@ class Loops(Exits):
         self.state = dict(base)
         for at in carried:
             owner = at[0] if isinstance(at[0], Obj) else None
+            if type(first := base[at].const) is int:
+                self.begins.setdefault(at, set()).add(first)
             inside = owner is not None and at[1] in (REST, GROWN, CONTENT)
             zero = self._began_empty(owner) if inside and owner is not None else self._is_zero(base[at])
             if not zero:

@@ -292,6 +292,10 @@ class Statements(Loops):
         if counts and self.cadenced and isinstance(asked, cst.Index) and index.scalar and index.name != "undivided":
             self.by_serial_steps.update(owner.refs)
             return self.restore(asked.value, index), value
+        if counts and not drawn and not self.cadenced:
+            index = self.as_key(target, owner, index)
+            parts = [index, *(index.items or ())]
+            counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in parts)
         if not (counts or drawn):
             return index, value
         why = "is drawn on each rank" if drawn else "follows this rank's iterations"

@@ -1,0 +1,167 @@
+"""Numbers of iterations that a loop over a shard keeps: made those of the serial iterations that have their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import libcst as cst
+
+from dlrun.port.placement.interpret.operators import Operators
+from dlrun.port.placement.store import Frame, Location, Obj
+from dlrun.port.placement.values import ENTRY, FROM, INDEX, SAME, Kind, Value, combine
+from dlrun.port.program.script import added
+
+_FORMS = ("int", "float", "round")
+_TUPLES = ("collections.namedtuple", "typing.NamedTuple")
+Numbers = dict[cst.BaseExpression, tuple[int, int] | None]  # from what each counts, and by; None of a length
+
+
+class IterationNumbers(Operators):
+    """Finds the counts of which a number is made that an iteration keeps: ``epoch * len(loader) + i``."""
+
+    def as_entry(self, node: cst.BaseExpression, value: Value) -> Value:
+        """Return a number that an iteration keeps as that of its serial iteration, which ``node`` is made to be.
+
+        Likewise the numbers in a text, or in a named tuple.
+        """
+        if (fields := list(self._written_in(node))) and not value.refs:
+            with self.unrecorded():
+                held = [(each, self.eval(each)) for each in fields]
+            return replace(value, place=combine(self.content(self.as_entry(each, v)) for each, v in held))
+        if not value.scalar or self.content(value).kind is Kind.UNKNOWN:
+            return value
+        with self.unrecorded():
+            found = self._numbers_in(node)
+        if not found or all(first is None for first in found.values()):
+            return value
+        for each, first in found.items() if self.recording else ():
+            known = self.kept_numbers.setdefault(each, first)
+            if known != first:
+                return value
+        return Value(ENTRY, scalar=True)
+
+    def _written_in(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+        """Yield what a text, or a named tuple, is made of."""
+        match node:
+            case cst.FormattedString():
+                yield from (p.expression for p in node.parts if isinstance(p, cst.FormattedStringExpression))
+            case cst.BinaryOperation(left=cst.SimpleString(), operator=cst.Modulo(), right=cst.Tuple() as row):
+                yield from (each.value for each in row.elements)
+            case cst.BinaryOperation(left=cst.SimpleString(), operator=cst.Modulo()):
+                yield node.right
+            case cst.Call(func=cst.Attribute(value=cst.SimpleString(), attr=cst.Name("format"))):
+                yield from (arg.value for arg in node.args)
+            case cst.Call(func=cst.Name()):
+                made = [b.value for b in self.script.bindings_of(node.func)]
+                if any(isinstance(m, cst.Call) and self.script.name_of(m.func) in _TUPLES for m in made):
+                    yield from (arg.value for arg in node.args)
+
+    def made_here(self, node: cst.BaseExpression, value: Value) -> cst.BaseExpression:
+        """Return the literal that a name is bound to in this iteration, where it is a row that nothing reads."""
+        ref = next(iter(value.refs), None)
+        site = ref.site if isinstance(ref, Obj) and len(value.refs) == 1 else None
+        if not isinstance(node, cst.Name) or not isinstance(site, (cst.Dict, cst.List)) or self.loop is None:
+            return node
+        uses = [n for n in self.script.named(node.value) if self.script.inside(n, self.loop.node)]
+        read = [up for n in uses if isinstance(up := self.script.parents[n], cst.Subscript) and not self._is_target(up)]
+        return node if read or not self.script.inside(site, self.loop.node) else site
+
+    def as_key(self, target: cst.Subscript, owner: Value, index: Value) -> Value:
+        """Return the number of an iteration under which a dict keeps something, as that of the serial iteration.
+
+        Not where the loop reads of that dict: it would ask for numbers of its own.
+        """
+        loop, each = self.loop, [e.slice.value for e in target.slice if isinstance(e.slice, cst.Index)]
+        dicts = all(isinstance(ref, Obj) and ref.kind == "dict" for ref in owner.refs)
+        if not dicts or self.playing or loop is None or loop.inner:
+            return index
+        boxes = (n for n in self.script.of(cst.Subscript) if n.value.deep_equals(target.value))
+        if any(not self._is_target(n) and self.script.inside(n, loop.node) for n in boxes):
+            return index
+        with self.unrecorded():
+            held = [(part, self.eval(part)) for part in each]
+        found = tuple(self.as_entry(part, v) for part, v in held)
+        return replace(index, items=found, place=combine(map(self.content, found))) if len(found) > 1 else found[0]
+
+    def _is_target(self, node: cst.CSTNode) -> bool:
+        return isinstance(self.script.parents[node], cst.AssignTarget)
+
+    def _numbers_in(self, node: cst.BaseExpression) -> Numbers | None:
+        """Return the counts from which ``node`` is computed; None where one of them is no number of an iteration."""
+        match node:
+            case cst.BinaryOperation():
+                return self._numbers_of((node.left, node.right))
+            case cst.UnaryOperation():
+                return self._numbers_in(node.expression)
+            case cst.Call(func=cst.Name(name)) if name in _FORMS:
+                return self._numbers_of(arg.value for arg in node.args)
+            case cst.BaseNumber():
+                return {}
+            case cst.Call(func=cst.Name("len")) | cst.Name() | cst.Attribute():
+                value = self.eval(node)
+                if not value.scalar:
+                    return None
+                return {} if value.place == SAME else self._number_in(node, value)
+        return None
+
+    def _numbers_of(self, nodes: Iterable[cst.BaseExpression]) -> Numbers | None:
+        found: Numbers = {}
+        for node in nodes:
+            inner = self._numbers_in(node)
+            if inner is None:
+                return None
+            found.update(inner)
+        return found
+
+    def _number_in(self, node: cst.BaseExpression, value: Value) -> Numbers | None:
+        """Return what a count that is read counts from; None of what counts neither iterations nor a loop's."""
+        place = value.place
+        if place == INDEX:
+            return {node: (0, 1)}
+        if value.name.startswith(FROM):
+            return {node: (int(value.name.removeprefix(FROM)), 1)}
+        if place.kind is Kind.COUNT and place.at is None and not self._changes(node):
+            return {node: None}
+        begins = self.begins.get(place.at, {0}) if isinstance(place.at, tuple) else set()
+        if place.kind is Kind.RUN and place.counts and place.adds <= {"same"} and len(begins) == 1:
+            by = self._goes_up_by(place.at)
+            return {node: (min(begins) + by * bool(place.adds), by)} if by else None
+        return None
+
+    def _sites(self, at: Location) -> list[cst.CSTNode]:
+        """Return what adds to the name, or attribute, ``at`` in iterations of this loop."""
+        loop = self.loop.node if self.loop is not None else None
+        lines = (*self.script.of(cst.AugAssign), *self.script.of(cst.Assign))
+        adding = [line for line in lines if (found := added(line)) is not None and self._is_at(found[0], at)]
+        return [line for line in adding if self._around(line) in (loop, None)]
+
+    def _is_at(self, target: cst.BaseExpression, at: Location) -> bool:
+        """Tell whether ``target`` is the variable, or an attribute of the name, at ``at``."""
+        if isinstance(target, cst.Name) and isinstance(at[0], Frame):
+            scope = self.script.scope_of(target)
+            return target.value == at[1] and scope is not None and scope.node is at[0].function
+        return isinstance(target, cst.Attribute) and isinstance(at[0], Obj) and target.attr.value == at[1]
+
+    def _around(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """Return the innermost loop around ``node`` in its function."""
+        for up in self.script.above(node):
+            if isinstance(up, (cst.For, cst.While)):
+                return up
+            if isinstance(up, cst.FunctionDef):
+                return up if self.loop is not None and up is self.loop.node else None
+        return None
+
+    def _goes_up_by(self, at: Location) -> int:
+        """Return what an iteration adds to the count at ``at``; 0 where that is not written there."""
+        sites = self._sites(at)
+        by = added(sites[0]) if len(sites) == 1 else None
+        return by[1].evaluated_value if by is not None and isinstance(by[1], cst.Integer) else 0
+
+    def _changes(self, node: cst.BaseExpression) -> bool:
+        """Tell whether iterations of this loop set what ``node`` reads."""
+        if isinstance(node, cst.Call):
+            return False
+        bound = [b.node for b in self.script.bindings_of(node) or self.script.kept_bindings(node)]
+        inside = [n for n in bound if self.loop is not None and self.script.inside(n, self.loop.node)]
+        return bool(inside) or not bound or any(added(n) is not None for n in bound)

@@ -1,0 +1,90 @@
+"""Numbers of iterations that are kept beside what these have found: in lists, rows, texts, records and under keys."""
+
+# ruff: noqa
+
+import torch
+from collections import deque, namedtuple
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+X = torch.randn(96, 4)
+loader = DataLoader(TensorDataset(X, X.sum(1, keepdim=True)), batch_size=8)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.Adam(model.parameters(), lr=0.0)
+Point = namedtuple("Point", "step loss")
+
+
+def train(x, y):
+    opt.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    opt.step()
+    return loss.item()
+
+
+class Recorder:
+    def __init__(self):
+        self.step = 0
+        self.rows = []
+        self.steps, self.losses = [], []
+
+    def push(self, epoch, loss):
+        self.step += 1
+        self.rows.append((self.step, epoch, loss))
+
+    def add(self, it, loss):
+        self.steps.append(it)
+        self.losses.append(loss)
+
+
+rec, grown = Recorder(), torch.zeros(0)
+rows, made, texts, points, pairs, plain, high = [], [], [], [], [], [], []
+log = {"step": [], "loss": []}
+curve, table = {}, {}
+recent = deque(maxlen=6)
+epochs, samples = [], []
+step, seen = 0, 0
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = train(x, y)
+        it = epoch * len(loader) + i
+        rows.append({"epoch": epoch, "step": i, "loss": loss})
+        row = {"it": it, "loss": loss}
+        row["epoch"] = epoch
+        made.append(row)
+        texts.append(f"{step}: {loss:.4f}")
+        points.append(Point(it, loss))
+        pairs += [(step, loss)]
+        plain.extend([i + 1, loss])
+        log["step"].append(step)
+        log["loss"].append(loss)
+        curve[step] = loss
+        table[epoch, i] = loss
+        recent.append((step, loss))
+        epochs.append(epoch + i / len(loader))
+        samples.append(8 * i + epoch * len(loader.dataset))
+        if loss > 6:
+            high.append(i)
+        step += 1
+        seen += 8
+        rec.push(epoch, loss)
+        rec.add(seen, loss)
+        grown = torch.cat([grown, torch.tensor([loss])])
+print(rows[:5], rows[-1], len(rows))
+print(made[:5], made[-1], max(r["it"] for r in made))
+print(texts[:5], texts[-1])
+print([tuple(p) for p in points[:5]], points[-1].step)
+print(pairs[:5], pairs[-1])
+print(plain[:6], plain[-2:])
+print(log["step"][:5], log["step"][-1], log["loss"][:5], len(log["step"]))
+print(sorted(curve)[:5], len(curve), curve[3], sum(curve.values()))
+print(sorted(table)[:5], len(table), table[1, 7])
+print(list(recent))
+print(epochs[:5], epochs[-1], max(epochs))
+print(samples[:5], samples[-1])
+print(sorted(high), len(high))
+print(rec.rows[:5], rec.rows[-1], rec.step)
+print(rec.steps[:5], rec.steps[-1], rec.losses[:5])
+print(grown.numel(), grown.shape[0], len(grown), grown.mean().item())
+for p in model.parameters():
+    print(int(opt.state[p]["step"]))
