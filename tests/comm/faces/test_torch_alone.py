@@ -58,7 +58,7 @@ def test_one_rank_is_rank_0_of_1():
     assert dl.average(3) == 3
     assert dl.total(3) == 3
     assert dl.broadcast(3) == 3
-    assert dl.steps(1e5) == 1e5 == dl.serial_steps(1e5)
+    assert dl.steps(1e5) == 1e5 == dl.serial_steps(1e5) == dl.serial_iteration(1e5)
     assert dl.compound(0.99) == 0.99
     dl.barrier()
 

@@ -98,6 +98,11 @@ def rates_and_steps_follow_the_number_of_ranks():
     assert [dl.steps(c) for c in (0, 1, _n, _n + 1, -1)] == [0, 1, 1, 2, -1]
     assert dl.steps(None) is None
     assert dl.serial_steps(3) == 3 * _n
+    mine = torch.tensor([dl.serial_iteration(i) for i in range(3)])
+    assert dl.gather(mine).tolist() == list(range(3 * _n))  # each serial iteration once, in order
+    assert dl.serial_iteration(1, 1) == 1 + dl.get_rank() and dl.serial_iteration(16, 8, 8) == 8 + 8 * (
+        _n + dl.get_rank()
+    )
     assert dl.compound(0.5) == 0.5**_n
     assert torch.equal(dl.compound(torch.tensor(0.5)), torch.tensor(0.5**_n))
     assert dl.steps([_n, 3 * _n]) == [1, 3]
