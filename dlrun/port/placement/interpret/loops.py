@@ -68,7 +68,8 @@ class Loops(Exits):
         there = {at[0] for at in base if isinstance(at[0], Obj) and at[0].kind != "instance"}
         for at in [at for at in written if at not in base and at[0] in there]:
             if not self._filled_later(at, base):
-                base[at] = EMPTY
+                keyed = at[1].startswith("[") and at[1] not in (REST, GROWN)
+                base[at] = base.get((at[0], REST), EMPTY) if keyed else EMPTY  # made for keys that are not known
         for at in [at for at in written if at[1] == REST and at in base and at[0] in there]:
             self._filled_later(at, base)
         self._of_classes(written, base)
