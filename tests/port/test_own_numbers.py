@@ -67,3 +67,39 @@ def test_the_ranks_models_stay_one(tmp_path):
     script.write_text(text.replace("dl.finalize()", f"{one}dl.finalize()"))
     said, _ = ran(script, tmp_path / "run", 2)
     assert float(said) == 0
+
+
+FOLDS = """import random
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+for fold in range(3):
+    {seeded}
+    held = {drawn}
+    model = torch.nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, in DataLoader(TensorDataset(torch.zeros(64, 4)), batch_size=8):
+        loss = model(x).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    if float(held.sum()) > 5:
+        break
+"""
+
+
+@pytest.mark.parametrize(
+    ("seeded", "drawn", "alike"),
+    [
+        ("torch.manual_seed(fold)", "torch.randn(8, 4)", True),
+        ("np.random.seed(fold)", "np.random.rand(8)", True),
+        ("pass", "torch.randn(8, 4, generator=torch.Generator().manual_seed(fold))", True),
+        ("np.random.seed(fold)", "torch.randn(8, 4)", False),
+        ("torch.manual_seed(fold) if fold else None", "torch.randn(8, 4)", False),
+        ("if fold: torch.manual_seed(fold)", "torch.randn(8, 4)", False),
+        ("pass", "torch.randn(8, 4)", False),
+    ],
+)
+def test_what_is_drawn_of_a_seed_that_is_set_again_is_the_same_on_all_ranks(seeded, drawn, alike):
+    text = port(FOLDS.format(seeded=seeded, drawn=drawn)).text
+    assert ("if float(held.sum()) > 5:" in text) == alike

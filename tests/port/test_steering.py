@@ -116,3 +116,20 @@ def test_a_mask_of_this_batchs_samples_is_neither_averaged_nor_doubted():
     ported = port(PSEUDO)
     assert "mask = sure > 0.5\n" in ported.text
     assert not [d for d in ported.doubts if "weighs later losses" in d.why]
+
+
+@pytest.mark.parametrize(
+    ("kept", "written"),
+    [
+        ("std = near.item()", "std = dl.average(near.item())"),
+        ("std.data = near.detach()", "std.data = dl.average(near.detach())"),
+        ("std.copy_(near.detach())", "std.copy_(dl.average(near.detach()))"),
+        ("std.fill_(near.item())", "std.fill_(dl.average(near.item()))"),
+    ],
+)
+def test_what_a_tensor_is_set_to_in_place_and_weighs_later_losses_is_the_same_on_all_ranks(kept, written) -> None:
+    script = SCRIPT.replace("0.5, ", "torch.tensor(0.5), ").replace("+ weight * near", "+ std * near")
+    assert (
+        written
+        in port(script.format(begin="pass", inner="pass", end="pass").replace("step()", f"step()\n        {kept}")).text
+    )

@@ -7,10 +7,11 @@ from dataclasses import replace
 import libcst as cst
 
 from dlrun.port.placement.interpret.calls import Calls
-from dlrun.port.placement.rules import Row
+from dlrun.port.placement.rules import DRAWING, Row
 from dlrun.port.placement.store import (
     CONTENT,
     GROWN,
+    LOCAL,
     PROPERTY,
     REST,
     Bound,
@@ -269,9 +270,20 @@ class LibraryRows(Calls):
         return Value(CLOCK, scalar=True)
 
     def _row_chance(self, args: list[Value], node: cst.Call) -> Value:
-        if self.loop is None and self.sharded:  # rank 0's is as good as the serial one
-            return Value(CLOCK)
-        return Value(ENTRY, name="chance") if self.loop is not None else Value()
+        if self.loop is not None:
+            return Value(ENTRY, name="chance")
+        library = self.script.name_of(node.func).partition(".")[0]
+        if library not in DRAWING:
+            return Value(CLOCK) if self.sharded else ANY
+        generator = argument(node, "generator")  # one of the script's own, which it has seeded
+        local = (library, LOCAL) in (self.state or ()) and generator is None
+        return Value(CLOCK) if local else ANY  # rank 0's is as good as the serial one
+
+    def _row_seeds(self, args: list[Value], node: cst.Call) -> Value:
+        sure = isinstance(self.script.parents[node], cst.Expr) and args and combine(map(self.content, args)).uniform
+        if self.loop is None and self.state is not None and sure:
+            self.state.pop((self.script.name_of(node.func).partition(".")[0], LOCAL), None)
+        return ANY
 
     def _row_index_add(self, args: list[Value], node: cst.Call) -> Value:
         if args:

@@ -11,7 +11,8 @@ import libcst as cst
 from dlrun.port.placement.interpret import whole
 from dlrun.port.placement.interpret.exits import Exits
 from dlrun.port.placement.interpret.machine import Sharded
-from dlrun.port.placement.store import CONTENT, GROWN, REST, Location, Obj, State, merge
+from dlrun.port.placement.rules import DRAWING
+from dlrun.port.placement.store import CONTENT, GROWN, LOCAL, REST, Location, Obj, State, merge
 from dlrun.port.placement.values import (
     ANY,
     COUNT,
@@ -97,6 +98,8 @@ class Loops(Exits):
         del self.diverged[diverged:]
         self.loop, self.whole = None, loop.whole
         self.state = self._left(node, base, out) if out is not None else None
+        if self.state is not None:
+            self.state.update(dict.fromkeys(((library, LOCAL) for library in DRAWING), ANY))
         self._bases.pop()
 
     def _one_each(self, base: State) -> State:

@@ -50,6 +50,7 @@ class Row(Enum):
     PROGRESS = "shows what it is given while it lasts: this rank's will do"
     CLOCK = "this rank's clock, process or memory"
     CHANCE = "draws random numbers"
+    SEEDS = "lets a library draw the same random numbers on all ranks from here on"
     NOTHING = "keeps nothing of what it is given"
     ENTRIES = "the entries of its object"
     PAIRED = "keys and entries of its object"

@@ -65,6 +65,11 @@ FUNCTIONS: dict[str, Row] = {
     "numpy.savez": Row.SHOWS,
     "numpy.savetxt": Row.SHOWS,
     "torch.save": Row.SHOWS,
+    "numpy.random.seed": Row.SEEDS,
+    "torch.manual_seed": Row.SEEDS,
+    "torch.random.manual_seed": Row.SEEDS,
+    "tensorflow.random.set_seed": Row.SEEDS,
+    "tensorflow.set_random_seed": Row.SEEDS,
 }
 METHODS: dict[str, Row] = {
     **dict.fromkeys(
