@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
+from typing import TypeGuard
 
 import libcst as cst
 
@@ -190,7 +191,7 @@ class Spread:
                     boxes.append(box)  # if found == label: right = right + 1
                 case cst.Assign(targets=targets):
                     boxes.extend(t.target for t in targets if isinstance(t.target, cst.Subscript))
-                    boxes.extend(t.target.value for t in targets if _is_data(t.target))  # type: ignore[attr-defined]
+                    boxes.extend(t.target.value for t in targets if _is_data(t.target))
                 case cst.Call(func=cst.Attribute(value=box, attr=cst.Name(name))) if name in _FILLS:
                     boxes.append(box)
         return {held for box in boxes if (held := self._held(table_of(box))) is not None}
@@ -262,6 +263,8 @@ class Spread:
 
     def _kept_in(self, box: cst.CSTNode, values: Iterable[cst.CSTNode]) -> None:
         values = list(values)
+        while _is_data(box):
+            box = box.value
         if (held := self._held(table_of(box))) is not None:
             self._join(values, held)
         for b in self.script.bindings_of(table_of(box)):
@@ -314,7 +317,7 @@ class Spread:
         return ("returns", getter) if reads else None
 
 
-def _is_data(target: cst.BaseExpression) -> bool:
+def _is_data(target: cst.CSTNode) -> TypeGuard[cst.Attribute]:
     """Tell whether ``target`` is what a tensor holds: ``radius.data``."""
     return isinstance(target, cst.Attribute) and target.attr.value == "data"
 

@@ -148,7 +148,8 @@ class Shown:
     def weighed(self) -> Iterator[Doubt]:
         """Yield doubts about losses that are computed from what each rank has kept, where nothing makes that serial."""
         for call, place in self.run.losses.items():
-            if place.kind in (Kind.RUN, Kind.MIX, Kind.RATIO, Kind.UNKNOWN, Kind.EXTREME):
+            kept = place.kind in (Kind.RUN, Kind.MIX, Kind.RATIO, Kind.UNKNOWN, Kind.EXTREME)
+            if kept or "earlier" in place.adds:
                 yield from self._weighed(call)
 
     # -- what is known of an expression --------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from dlrun.port.placement.values import (
     Kind,
     Place,
     Value,
+    earlier,
     join,
     joined,
 )
@@ -81,6 +82,7 @@ class Loops(Exits):
             at for at in carried if (now := (self.state or {}).get(at)) is not None and now.refs - base[at].refs
         }
         starts: State = {}
+        self._kept_numbers: set[Location] = set()
         hoped, self._hoped = self._hoped, {}
         tried, self._tried = self._tried, []
         begun_anew, self._begun_anew = self._begun_anew, set()
@@ -219,7 +221,8 @@ class Loops(Exits):
         state = dict(base)
         for at in carried:
             if at in starts:
-                state[at] = whole.handed_on(self, at, starts[at])
+                number = at in self._kept_numbers and not self.shards.parts
+                state[at] = whole.handed_on(self, at, earlier(starts[at]) if number else starts[at])
                 continue
             held = base[at]
             kinds = {ref.kind for ref in held.refs if isinstance(ref, Obj)}
@@ -323,6 +326,8 @@ class Loops(Exits):
                     self._counting.discard(at)
                     more = True
                 continue
+            if value.scalar and value.place.kind is Kind.ENTRY:
+                self._kept_numbers.add(at)
             known = starts.get(at, base[at])
             other = COUNT if value.place.counts else ENTRY  # of another location
             start = join(known, value if value.place.kind is not Kind.RUN else value.at(other))

@@ -41,6 +41,7 @@ class Row(Enum):
     ADD = "adds to its object in place"
     INDEX_ADD = "adds to entries of its object in place"
     STORE = "sets its object to what it is given"
+    SETS = "sets some entries of its object to what it is given"
     SCALAR = "one number, computed from what it is given"
     ATTRIBUTE = "reads or sets an attribute by its name"
     SHAPE = "sizes: alike on all ranks but for those of a batch"

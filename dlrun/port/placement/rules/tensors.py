@@ -128,6 +128,7 @@ METHODS: dict[str, Row] = {
     "fill_": Row.STORE,
     "fill": Row.STORE,
     "copy_": Row.STORE,
+    **dict.fromkeys(("scatter_", "index_fill_", "index_copy_", "masked_fill_", "masked_scatter_"), Row.SETS),
     "assign": Row.STORE,
     "backward": Row.NOTHING,
     "zero_grad": Row.NOTHING,
