@@ -49,6 +49,8 @@ class LibraryRows(Calls):
 
     def _row_keeps(self, args: list[Value], node: cst.Call) -> Value:
         name = dotted(node.func).split(".")[-1]
+        if args and name in ("float", "int", "complex") and (own := self.dunder(args[0], f"__{name}__", [], node)):
+            return own
         value = self._converted(args[0], name, node) if args else ANY
         listed = [r for r in value.refs if isinstance(r, Obj) and r.kind in ("list", "deque", "generator")]
         if listed and not self.grown(value) and name not in ("copy", "deepcopy"):
