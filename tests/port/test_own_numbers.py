@@ -67,3 +67,64 @@ def test_the_ranks_models_stay_one(tmp_path):
     script.write_text(text.replace("dl.finalize()", f"{one}dl.finalize()"))
     said, _ = ran(script, tmp_path / "run", 2)
     assert float(said) == 0
+
+
+FOLDS = """import random
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+for fold in range(3):
+    {seeded}
+    held = {drawn}
+    model = torch.nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, in DataLoader(TensorDataset(torch.zeros(64, 4)), batch_size=8):
+        loss = model(x).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    if float(held.sum()) > 5:
+        break
+"""
+
+
+@pytest.mark.parametrize(
+    ("seeded", "drawn", "alike"),
+    [
+        ("torch.manual_seed(fold)", "torch.randn(8, 4)", True),
+        ("np.random.seed(fold)", "np.random.rand(8)", True),
+        ("pass", "torch.randn(8, 4, generator=torch.Generator().manual_seed(fold))", True),
+        ("np.random.seed(fold)", "torch.randn(8, 4)", False),
+        ("torch.manual_seed(fold) if fold else None", "torch.randn(8, 4)", False),
+        ("if fold: torch.manual_seed(fold)", "torch.randn(8, 4)", False),
+        ("pass", "torch.randn(8, 4)", False),
+    ],
+)
+def test_what_is_drawn_of_a_seed_that_is_set_again_is_the_same_on_all_ranks(seeded, drawn, alike):
+    text = port(FOLDS.format(seeded=seeded, drawn=drawn)).text
+    assert ("if float(held.sum()) > 5:" in text) == alike
+
+
+ONE_HOT = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(7, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+table = torch.zeros(64, 1)
+lost = []
+for x, y in DataLoader(TensorDataset(torch.zeros(64, 4), torch.zeros(64, 1, dtype=torch.long)), batch_size=8):
+    which = torch.zeros(len(x), 3)
+    which.scatter_(1, y, 1)
+    loss = model(torch.cat([x, which], 1)).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    lost.append(loss.item())
+    {after}
+print(sum(lost) / len(lost), table.sum())
+"""
+
+
+def test_entries_that_an_iteration_sets_in_its_own_array_are_no_doubt_and_those_of_a_table_are():
+    assert not port(ONE_HOT.format(after="pass")).doubts
+    (doubt,) = port(ONE_HOT.format(after="table.scatter_(0, y, x[:, :1])")).doubts
+    assert doubt.why.startswith("table.scatter_() is out of sight")

@@ -24,6 +24,8 @@ WITHOUT_NUMBERS = {
     Row.PROGRESS: "test_shown.py",
     Row.CLOCK: "test_own_numbers.py",
     Row.CHANCE: "test_own_numbers.py",
+    Row.SEEDS: "test_own_numbers.py",
+    Row.SETS: "test_own_numbers.py",
     Row.NOTHING: "it keeps nothing",
     Row.TAKE: "test_windows.py",
     Row.HOLDS: "numbers_of_counts_tensorflow.py",

@@ -92,6 +92,32 @@ for x, y in DataLoader(data, shuffle=True):
 """
 
 
+BUDGET = """
+import time, torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+start, stop = time.time(), False
+for epoch in range(9):
+    for x, y in DataLoader(data, shuffle=True):
+        loss = (model(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        if time.time() - start > 10:
+            print(loss.item())
+            stop = True
+    if stop:
+        break
+"""
+
+
+def test_what_a_clock_asks_for_is_local_and_one_rank_whose_time_is_over_ends_all():
+    ported = port(BUDGET)
+    assert "            print(loss.item())" in ported.text  # the others may not come there
+    assert "    stop = dl.maximum(stop)  #" in ported.text
+
+
 DRAWN = """
 import flows, torch
 from sklearn.datasets import make_moons
@@ -857,10 +883,23 @@ for i, (x, y) in enumerate(loader):
 
 
 @pytest.mark.parametrize("template", ['"{0} {m.avg:.4f}"', '"{0} " "{m.avg:.4f}"'])
-def test_fields_of_a_meter_that_a_template_reads_inside_the_loop_are_told(template: str) -> None:
+def test_fields_of_a_meter_that_a_template_reads_inside_the_loop_are_arguments_of_their_own(template: str) -> None:
     done = port(METERS.replace("SHOW", f"print({template}.format(i, m=meter))"))
-    assert f"{template}.format(dl.serial_steps(i), m=meter)" in done.text
+    written = template.replace("m.avg", "meter_avg")
+    assert f"{written}.format(dl.serial_steps(i), meter_avg=dl.average(meter.avg))" in done.text
+    assert not [d for d in done.doubts if d.why.startswith("meter")]
+
+
+def test_fields_of_a_template_that_is_made_elsewhere_are_told() -> None:
+    done = port("TEXT = '{m.avg}'\n" + METERS.replace("SHOW", "print(TEXT.format(m=meter))"))
+    assert "TEXT.format(m=meter)" in done.text
     assert [d.name for d in done.doubts if d.why.startswith("meter")] == ["shown-by-rank-0"]
+
+
+def test_the_time_that_a_meter_has_measured_is_no_doubt() -> None:
+    timed = METERS.replace("for i, (x, y)", "import time\nend = time.time()\nfor i, (x, y)")
+    timed = timed.replace("meter.update(loss.item(), len(x))", "meter.update(time.time() - end, 1)")
+    assert not port(timed.replace("SHOW", 'print(f"{meter.avg:.3f}", "{m.avg:.3f}".format(m=meter))')).doubts
 
 
 def test_samples_before_a_batch_and_those_of_it_are_all_ranks() -> None:

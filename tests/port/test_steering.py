@@ -116,3 +116,78 @@ def test_a_mask_of_this_batchs_samples_is_neither_averaged_nor_doubted():
     ported = port(PSEUDO)
     assert "mask = sure > 0.5\n" in ported.text
     assert not [d for d in ported.doubts if "weighs later losses" in d.why]
+
+
+@pytest.mark.parametrize(
+    ("kept", "written"),
+    [
+        ("std = near.item()", "std = dl.average(near.item())"),
+        ("std.data = near.detach()", "std.data = dl.average(near.detach())"),
+        ("std.copy_(near.detach())", "std.copy_(dl.average(near.detach()))"),
+        ("std.fill_(near.item())", "std.fill_(dl.average(near.item()))"),
+    ],
+)
+def test_what_a_tensor_is_set_to_in_place_and_weighs_later_losses_is_the_same_on_all_ranks(kept, written) -> None:
+    script = SCRIPT.replace("0.5, ", "torch.tensor(0.5), ").replace("+ weight * near", "+ std * near")
+    assert (
+        written
+        in port(script.format(begin="pass", inner="pass", end="pass").replace("step()", f"step()\n        {kept}")).text
+    )
+
+
+KEPT = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+class Box:
+    radius = 0.5
+class Loss(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.radius = torch.tensor(0.5)
+    def forward(self, distances):
+        return (distances - self.radius).clamp(min=0).mean()
+    def shrink(self, radius):
+        self.radius = radius
+def made():
+    radius = 0.5
+    def get():
+        return radius
+    def put(value):
+        nonlocal radius
+        radius = value
+    return get, put
+box, states, loss_of = Box(), {{"radius": 0.5}}, Loss()
+get, put = made()
+model = torch.nn.Linear(8, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for x, y in DataLoader(TensorDataset(X, Y), batch_size=16):
+    distances = model(x).square().sum(1)
+    loss = {loss}
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    found = distances.detach().quantile(0.9)
+    {kept}
+"""
+RADIUS = "(distances - {}).clamp(min=0).mean()"
+OWN = "loss_of(distances)"
+
+
+@pytest.mark.parametrize(
+    ("loss", "kept", "told"),
+    [
+        (RADIUS.format("box.radius"), "box.radius = found.item()", True),
+        (RADIUS.format("box.radius"), "setattr(box, 'radius', found)", True),
+        (RADIUS.format("states['radius']"), "states.update(radius=found.item())", True),
+        (RADIUS.format("get()"), "put(found.item())", True),
+        (OWN, "loss_of.radius = found", True),
+        (OWN, "loss_of.shrink(found)", True),
+        (OWN, "loss_of.radius.copy_(found)", True),
+        (OWN, "loss_of.shown = found", False),
+        (RADIUS.format("0.5"), "box.radius = found.item()", False),
+        (RADIUS.format("distances.detach().mean()"), "box.radius = found.item()", False),
+    ],
+)
+def test_a_number_of_an_earlier_iteration_that_weighs_a_loss_is_told(loss, kept, told) -> None:
+    doubts = port(KEPT.format(loss=loss, kept=kept)).doubts
+    assert any("the ranks weigh it apart" in d.why for d in doubts) == told

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
+from typing import TypeGuard
 
 import libcst as cst
 
@@ -16,7 +17,19 @@ from dlrun.port.program.scopes import Path
 from dlrun.port.program.script import Binding, added, calls_method, children, dotted, numbered, table_of
 
 # Methods that put their arguments into the object they are called on.
-_FILLS = {"update", "append", "extend", "add", "insert", "push", "record", "index_add_", "scatter_add_"}
+_FILLS = {
+    "update",
+    "append",
+    "extend",
+    "add",
+    "insert",
+    "push",
+    "record",
+    "index_add_",
+    "scatter_add_",
+    "copy_",
+    "fill_",
+}
 # What these make of a value is the same for all values of one kind and length.
 _SHAPES = {f"builtins.{name}" for name in ("len", "range", "type", "isinstance", "enumerate")}
 _OPENS = {"builtins.open", "io.open", "gzip.open", "bz2.open", "codecs.open"}  # files hold what their names do not say
@@ -51,6 +64,8 @@ class Spread:
                     self._join([handed], ("returns", self.script.function_of(node)))
                 case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() as target), *_]):
                     self._kept_in(target.value, [node.value, *target.slice])  # right[out.argmax(1) == y] = 1
+                case cst.Assign(targets=[cst.AssignTarget(cst.Attribute(attr=cst.Name("data")) as place)]):
+                    self._kept_in(place.value, [node.value])
                 case cst.Assign(targets=[cst.AssignTarget(cst.Attribute() as place)]):
                     self._join([node.value] if place.attr.value in self._options else [], ("options", place.attr.value))
                 case cst.AugAssign(target=cst.Subscript() as target):
@@ -176,6 +191,7 @@ class Spread:
                     boxes.append(box)  # if found == label: right = right + 1
                 case cst.Assign(targets=targets):
                     boxes.extend(t.target for t in targets if isinstance(t.target, cst.Subscript))
+                    boxes.extend(t.target.value for t in targets if _is_data(t.target))
                 case cst.Call(func=cst.Attribute(value=box, attr=cst.Name(name))) if name in _FILLS:
                     boxes.append(box)
         return {held for box in boxes if (held := self._held(table_of(box))) is not None}
@@ -247,6 +263,8 @@ class Spread:
 
     def _kept_in(self, box: cst.CSTNode, values: Iterable[cst.CSTNode]) -> None:
         values = list(values)
+        while _is_data(box):
+            box = box.value
         if (held := self._held(table_of(box))) is not None:
             self._join(values, held)
         for b in self.script.bindings_of(table_of(box)):
@@ -297,6 +315,11 @@ class Spread:
         getter = self.flow.method(cls, name)
         reads = getter is not None and any(dotted(d.decorator) == "property" for d in getter.decorators)
         return ("returns", getter) if reads else None
+
+
+def _is_data(target: cst.CSTNode) -> TypeGuard[cst.Attribute]:
+    """Tell whether ``target`` is what a tensor holds: ``radius.data``."""
+    return isinstance(target, cst.Attribute) and target.attr.value == "data"
 
 
 def _column(value: cst.CSTNode, path: Path) -> list[cst.CSTNode]:

@@ -17,8 +17,10 @@ from dlrun.port.facts.numbers.formats import numbers
 from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.insert import expression, in_brackets
 from dlrun.port.placement import cadences
+from dlrun.port.placement.fields import as_argument
+from dlrun.port.placement.fields import numbers as numbers_of
 from dlrun.port.placement.interpret import Interpreter, parts
-from dlrun.port.placement.interpret.machine import Sink, Tested
+from dlrun.port.placement.interpret.machine import Field, Sink, Tested
 from dlrun.port.placement.reduce import Reductions
 from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.store import Obj
@@ -151,7 +153,8 @@ class Shown:
     def weighed(self) -> Iterator[Doubt]:
         """Yield doubts about losses that are computed from what each rank has kept, where nothing makes that serial."""
         for call, place in self.run.losses.items():
-            if place.kind in (Kind.RUN, Kind.MIX, Kind.RATIO, Kind.UNKNOWN, Kind.EXTREME):
+            kept = place.kind in (Kind.RUN, Kind.MIX, Kind.RATIO, Kind.UNKNOWN, Kind.EXTREME)
+            if kept or "earlier" in place.adds:
                 yield from self._weighed(call)
 
     # -- what is known of an expression --------------------------------------------------------------------------
@@ -506,7 +509,11 @@ class Shown:
     def _read_by(self, node: cst.CSTNode) -> list[cst.CSTNode]:
         if isinstance(node, cst.Call):
             receiver = [node.func.value] if isinstance(node.func, cst.Attribute) else []
-            return [*(r for r in receiver if r in self.run.seen), *(arg.value for arg in node.args)]
+            fields = self.run.fields_of.get(node, {})
+            self.formatted.update(fields[name].read for name in numbers_of(node).intersection(fields))
+            apart = [field.source for field in fields.values()]
+            given = [arg.value for arg in node.args if arg.value not in apart]
+            return [*(r for r in receiver if r in self.run.seen), *given, *(field.read for field in fields.values())]
         if isinstance(node, cst.IfExp):
             return [node.body, node.orelse]
         if isinstance(node, cst.DictElement):
@@ -534,7 +541,15 @@ class Shown:
             template = partial(expression, "serial_iteration", dl=self.facts.alias, first=wrap.since)
         if wrap.how == "over_ranks":
             template = partial(expression, "over_ranks", dl=self.facts.alias)
+        field = next(self._field_at(wrap.node), None)
+        if field is not None:
+            named, text = field.named, self.script.code(wrap.node)
+            return Edit(field.call, why, lambda node: as_argument(node, named, text, template({"value": wrap.node})))
         return Edit(wrap.node, why, lambda node: template({"value": node}))
+
+    def _field_at(self, node: cst.CSTNode) -> Iterator[Field]:
+        """Yield the field of a template that reads ``node``, if one does."""
+        yield from (field for known in self.run.fields_of.values() for field in known.values() if field.read is node)
 
     def _over(self, wrap: Wrap) -> str:
         """Return the loader whose batches are counted, where it is no padded share each time.
@@ -585,6 +600,7 @@ class Shown:
                 yield from self._once(wraps, "of all ranks, where it is shown")
 
     def _unknown(self, node: cst.CSTNode, place: Place) -> Iterator[Doubt]:
+        node = next((field.source for field in self._field_at(node)), node)
         why = place.why
         kept = getattr(why.node, "func", None) if why is not None else None  # told where it is given away
         if (why or node) in self.doubted or kept in self.doubted:

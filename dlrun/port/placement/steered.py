@@ -23,7 +23,7 @@ from dlrun.port.steps.metrics.local_states import runs_in
 from dlrun.port.steps.metrics.queues import fills, of_its_own
 from dlrun.port.steps.shard.redrawn import CHANGES, is_weight
 
-_KEEPS = ("append", "extend", "appendleft")
+_KEEPS = ("append", "extend", "appendleft", "copy_", "fill_")
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
 _WEIGHTS = "what changes the weights is the same on all ranks, or their models diverge"
 

@@ -14,6 +14,7 @@ from dlrun.port.placement.values import ANY, Value, diverged, join
 REST = "[*]"  # an entry under a key that is not known
 GROWN = "[]"  # what was appended
 CONTENT = "@"  # what an object of a library holds
+LOCAL = "draws apart"  # of a library of random numbers: that each rank draws its own
 PROPERTY = "property"  # the name of an object that stands for an attribute that functions compute
 
 
@@ -126,6 +127,7 @@ __all__ = [
     "ANY",
     "CONTENT",
     "GROWN",
+    "LOCAL",
     "PROPERTY",
     "REST",
     "Bound",

@@ -50,7 +50,8 @@ class Place:
              an iteration that a loop has left before its update
     CLOCK    read from this rank's clock, or drawn at random outside loops over shards: rank 0's is as good as another
     SHARD    an iterable of this rank's shard of the batches
-    ENTRY    exactly the value of one serial iteration, of another one on each rank
+    ENTRY    exactly the value of one serial iteration, of another one on each rank; ``adds`` has "earlier" where it is
+             made of a number of an iteration before this one, which is another number on each rank
     RUN      what the location ``at`` held before the loop, and ``adds`` to it: a sum so far over this rank's iterations
     EXTREME  the ``adds`` (max, min) of the entries so far and of what ``at`` held before
     RATIO    a sum so far over a count so far: the ranks' mean of it is the serial one, exactly where shares are even;
@@ -169,6 +170,8 @@ def join_places(a: Place, b: Place) -> Place:
     one_summed = Kind.ENTRY in kinds and bool(kinds & {Kind.SAME, Kind.COUNT}) and bool((a.adds | b.adds) & {"summed"})
     if (kinds == {Kind.ENTRY} and (a.adds | b.adds) & {"summed", "bent"}) or one_summed:
         return Place(Kind.ENTRY, adds=frozenset({"bent"}))
+    if kinds == {Kind.ENTRY} and "earlier" in a.adds | b.adds:
+        return replace(a, adds=a.adds | {"earlier"})
     if kinds == {Kind.COUNT}:
         return MIXED
     if kinds == {Kind.INDEX}:
@@ -292,6 +295,13 @@ def combine(places: Iterable[Place]) -> Place:
         if special in found:
             return special
     return found[0] if len(set(found)) == 1 and found[0].kind is Kind.COUNT else COUNT
+
+
+def earlier(value: Value) -> Value:
+    """Return a number of an iteration as a later one finds it."""
+    if value.place.kind is not Kind.ENTRY:
+        return value
+    return replace(value, place=replace(value.place, adds=value.place.adds | {"earlier"}))
 
 
 def power(place: Place) -> int:

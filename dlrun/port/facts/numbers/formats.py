@@ -28,6 +28,11 @@ def numbers(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
                     yield from _braces(_text(left), n)
 
 
+def is_number(spec: str) -> bool:
+    """Tell whether a format such as ``.4f`` shows a number with a fraction."""
+    return bool(_NUMBER.search(spec))
+
+
 def _text(node: cst.BaseExpression) -> str:
     value = node.evaluated_value if isinstance(node, (cst.SimpleString, cst.ConcatenatedString)) else None
     return value if isinstance(value, str) else ""

@@ -37,7 +37,7 @@ from dlrun.port.placement.values import (
     out_of_sight,
     unknown,
 )
-from dlrun.port.program.script import calls_method, children, dotted
+from dlrun.port.program.script import calls_method, children, dotted, walk
 
 
 class Calls(Libraries):
@@ -184,13 +184,20 @@ class Calls(Libraries):
         if self.is_module(ref.cls):
             name = "forward" if self.member(ref.cls, "forward") is not None else "call"
             if not self.keeps(ref.cls, name) and self.member(ref.cls, "__call__") is None:
-                return self.content_of([*args, *keywords.values()])
+                return self.content_of([*args, *keywords.values(), *self._kept_before(ref, name)])
             if (found := self.dunder(own, name, args, node)) is not None:
                 return found
         functions = [r for r in (self.member(ref.cls, "__call__") or ANY).refs if isinstance(r, Function)]
         if functions:
             return self.run_function(functions[0], args, keywords, node, own)
         return self.content_of([*args, *keywords.values()])
+
+    def _kept_before(self, ref: Obj, name: str) -> list[Value]:
+        """Return the numbers of earlier iterations that a model's method reads of what the model keeps."""
+        kept = {at: v for at, v in self.fields(ref) if "earlier" in self.content(v).adds}
+        read = (self.member(ref.cls, name) or ANY).refs if kept else ()
+        nodes = [n for r in read if isinstance(r, Function) for n in walk(r.node)]
+        return [kept[n.attr.value] for n in nodes if isinstance(n, cst.Attribute) and n.attr.value in kept]
 
     # -- functions of the program ----------------------------------------------------------------------------------
 

@@ -368,9 +368,14 @@ class Containers(IterationNumbers):
             return receiver  # weights, by gradients that are those of all ranks
         for ref in owners:
             held = self.read((ref, CONTENT)) or ANY
-            if row is Row.STORE:
+            if row is Row.SETS and held.place.kind not in (Kind.SAME, Kind.ENTRY):
+                return None  # a table that iterations fill
+            if row is Row.SETS:
+                self.write((ref, CONTENT), Value(combine([held.place, given])))
+            elif row is Row.STORE:
                 zero = all(a.zero or (bool(a.refs) and all(v.zero for v in self.held(a))) for a in args)
-                self.write((ref, CONTENT), Value(given, zero=zero))
+                number = len(args) == 1 and args[0].scalar
+                self.write((ref, CONTENT), Value(given, zero=zero, scalar=number or None))
             else:
                 self.write((ref, CONTENT), Value(self.added(held, given, node)))
         return Value(receiver.place, refs=receiver.refs)

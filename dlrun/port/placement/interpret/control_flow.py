@@ -71,7 +71,7 @@ class ControlFlow(Statements):
             self._branch(node.body if test.const else node.orelse)
             return
         place = SAME if self._filled_together(test) else self.content(test)
-        apart = not place.uniform and self.loop is not None and place.kind is not Kind.CLOCK
+        apart = not place.uniform and self.loop is not None
         lost = self.loop is None and place.kind is Kind.UNKNOWN
         before = self.state
         guards = self._guards_of(node.test) if apart else []

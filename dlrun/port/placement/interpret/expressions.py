@@ -154,6 +154,8 @@ class Expressions(Machine):
         if node.attr.value == "iterations" and dotted(node.value).endswith(".optimizer"):
             return Value(self.updates, scalar=True)  # of a Keras model
         value = self.attribute(owner, node.attr.value, node)
+        if node.attr.value == "data" and {getattr(ref, "kind", "") for ref in owner.refs} == {"foreign"}:
+            return owner  # what a tensor holds
         if value is not ANY or owner.refs:
             return value
         return Value(owner.place, name=f"{owner.name}.{node.attr.value}" if owner.name else "")

@@ -12,11 +12,12 @@ import libcst as cst
 
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.placement import rules
+from dlrun.port.placement.fields import spelt
 from dlrun.port.placement.interpret import parts, sessions
 from dlrun.port.placement.interpret.classes import Classes
 from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.expressions import GOES_THROUGH
-from dlrun.port.placement.interpret.machine import Sink
+from dlrun.port.placement.interpret.machine import Field, Sink
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
     CONTENT,
@@ -61,7 +62,7 @@ _LOSSES = (
 _TEXT_BOXES = ("io.StringIO", "io.BytesIO")
 _SHOWN = (Row.SHOWS, Row.CURVE, Row.AT_STEP)
 _CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
-_IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.CLEAR)
+_IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.SETS, Row.CLEAR)
 _OF_ANY_ORDER = ("builtins.sorted", "builtins.set", "builtins.frozenset", "collections.Counter")
 _TRUTHS = ("builtins.any", "builtins.all", "builtins.bool")
 _ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "builtins.round", "builtins.abs")
@@ -386,6 +387,7 @@ class Libraries(Classes):
         fields = _fields(template)
         read = dict.fromkeys(given) if fields is None else fields
         sources = {a.keyword.value if a.keyword is not None else str(i): a.value for i, a in enumerate(node.args)}
+        apart = fields is not None and spelt(node, fields)
         found: list[Place] = []
         for field in read:
             first, *names = field.split(".")
@@ -395,9 +397,24 @@ class Libraries(Classes):
             place = self.content(value)
             found.append(place)
             source, kinds = sources.get(first), {ref.kind for ref in given.get(first, ANY).refs if isinstance(ref, Obj)}
-            if names and source is not None and kinds == {"instance"} and place.kind not in (*UNIFORM, Kind.CLOCK):
+            if not names or source is None or kinds != {"instance"} or place.kind in (Kind.SAME, Kind.CLOCK):
+                continue
+            if apart:
+                self.note(self._field(node, field, source, names), value)
+            elif place.kind not in UNIFORM:
                 self.note(source, Value(MIX, refs=given[first].refs))  # no expression here is the number itself
         return combine(found)
+
+    def _field(self, call: cst.Call, field: str, source: cst.BaseExpression, names: list[str]) -> cst.BaseExpression:
+        """Return the expression that a field of the template of ``call`` stands for: ``losses.avg``."""
+        known = self.fields_of.setdefault(call, {})
+        if field not in known:
+            read = source
+            for name in names:
+                read = cst.Attribute(read, cst.Name(name))
+            self.script.parents[read] = self.script.parents[source]
+            known[field] = Field(call, field, source, read)
+        return known[field].read
 
     def _of_base(
         self, owners: list[Obj], name: str, args: list[Value], keywords: dict[str, Value], node: cst.Call

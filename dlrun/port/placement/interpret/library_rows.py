@@ -7,10 +7,11 @@ from dataclasses import replace
 import libcst as cst
 
 from dlrun.port.placement.interpret.calls import Calls
-from dlrun.port.placement.rules import Row
+from dlrun.port.placement.rules import DRAWING, Row
 from dlrun.port.placement.store import (
     CONTENT,
     GROWN,
+    LOCAL,
     PROPERTY,
     REST,
     Bound,
@@ -48,6 +49,8 @@ class LibraryRows(Calls):
 
     def _row_keeps(self, args: list[Value], node: cst.Call) -> Value:
         name = dotted(node.func).split(".")[-1]
+        if args and name in ("float", "int", "complex") and (own := self.dunder(args[0], f"__{name}__", [], node)):
+            return own
         value = self._converted(args[0], name, node) if args else ANY
         listed = [r for r in value.refs if isinstance(r, Obj) and r.kind in ("list", "deque", "generator")]
         if listed and not self.grown(value) and name not in ("copy", "deepcopy"):
@@ -271,9 +274,20 @@ class LibraryRows(Calls):
         return Value(CLOCK, scalar=True)
 
     def _row_chance(self, args: list[Value], node: cst.Call) -> Value:
-        if self.loop is None and self.sharded:  # rank 0's is as good as the serial one
-            return Value(CLOCK)
-        return Value(ENTRY, name="chance") if self.loop is not None else Value()
+        if self.loop is not None:
+            return Value(ENTRY, name="chance")
+        library = self.script.name_of(node.func).partition(".")[0]
+        if library not in DRAWING:
+            return Value(CLOCK) if self.sharded else ANY
+        generator = argument(node, "generator")  # one of the script's own, which it has seeded
+        local = (library, LOCAL) in (self.state or ()) and generator is None
+        return Value(CLOCK) if local else ANY  # rank 0's is as good as the serial one
+
+    def _row_seeds(self, args: list[Value], node: cst.Call) -> Value:
+        sure = isinstance(self.script.parents[node], cst.Expr) and args and combine(map(self.content, args)).uniform
+        if self.loop is None and self.state is not None and sure:
+            self.state.pop((self.script.name_of(node.func).partition(".")[0], LOCAL), None)
+        return ANY
 
     def _row_index_add(self, args: list[Value], node: cst.Call) -> Value:
         if args:

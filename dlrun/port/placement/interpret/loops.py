@@ -11,7 +11,8 @@ import libcst as cst
 from dlrun.port.placement.interpret import whole
 from dlrun.port.placement.interpret.exits import Exits
 from dlrun.port.placement.interpret.machine import Sharded
-from dlrun.port.placement.store import CONTENT, GROWN, REST, Location, Obj, State, merge
+from dlrun.port.placement.rules import DRAWING
+from dlrun.port.placement.store import CONTENT, GROWN, LOCAL, REST, Location, Obj, State, merge
 from dlrun.port.placement.values import (
     ANY,
     COUNT,
@@ -22,6 +23,7 @@ from dlrun.port.placement.values import (
     Kind,
     Place,
     Value,
+    earlier,
     join,
     joined,
 )
@@ -68,7 +70,8 @@ class Loops(Exits):
         there = {at[0] for at in base if isinstance(at[0], Obj) and at[0].kind != "instance"}
         for at in [at for at in written if at not in base and at[0] in there]:
             if not self._filled_later(at, base):
-                base[at] = EMPTY
+                keyed = at[1].startswith("[") and at[1] not in (REST, GROWN)
+                base[at] = base.get((at[0], REST), EMPTY) if keyed else EMPTY  # made for keys that are not known
         for at in [at for at in written if at[1] == REST and at in base and at[0] in there]:
             self._filled_later(at, base)
         self._of_classes(written, base)
@@ -79,6 +82,7 @@ class Loops(Exits):
             at for at in carried if (now := (self.state or {}).get(at)) is not None and now.refs - base[at].refs
         }
         starts: State = {}
+        self._kept_numbers: set[Location] = set()
         hoped, self._hoped = self._hoped, {}
         tried, self._tried = self._tried, []
         begun_anew, self._begun_anew = self._begun_anew, set()
@@ -96,6 +100,8 @@ class Loops(Exits):
         del self.diverged[diverged:]
         self.loop, self.whole = None, loop.whole
         self.state = self._left(node, base, out) if out is not None else None
+        if self.state is not None:
+            self.state.update(dict.fromkeys(((library, LOCAL) for library in DRAWING), ANY))
         self._bases.pop()
 
     def _one_each(self, base: State) -> State:
@@ -217,7 +223,8 @@ class Loops(Exits):
         state = dict(base)
         for at in carried:
             if at in starts:
-                state[at] = whole.handed_on(self, at, starts[at])
+                number = at in self._kept_numbers and not self.shards.parts
+                state[at] = whole.handed_on(self, at, earlier(starts[at]) if number else starts[at])
                 continue
             held = base[at]
             kinds = {ref.kind for ref in held.refs if isinstance(ref, Obj)}
@@ -321,6 +328,8 @@ class Loops(Exits):
                     self._counting.discard(at)
                     more = True
                 continue
+            if value.scalar and value.place.kind is Kind.ENTRY:
+                self._kept_numbers.add(at)
             known = starts.get(at, base[at])
             other = COUNT if value.place.counts else ENTRY  # of another location
             start = join(known, value if value.place.kind is not Kind.RUN else value.at(other))

@@ -53,6 +53,16 @@ class Sharded:
     inner: int = 0  # how deep in loops whose number of iterations differs between ranks
 
 
+@dataclass(frozen=True)
+class Field:
+    """A field of a template, ``"{loss.avg}".format(loss=losses)``: what is given for it, and what it reads of that."""
+
+    call: cst.Call
+    named: str
+    source: cst.BaseExpression
+    read: cst.BaseExpression
+
+
 @dataclass(eq=False)
 class Sink:
     """A call that shows, writes or keeps, and whether all ranks come to it together."""
@@ -113,6 +123,7 @@ class Machine:
         self.losses: dict[cst.Call, Place] = {}  # where gradients begin
         self.made_apart: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # formatted texts, by the tests they are under
         self.apart_at: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # statements that ranks run apart, by the tests
+        self.fields_of: dict[cst.Call, dict[str, Field]] = {}  # what templates read of what they are given
         self.zipped: dict[cst.CSTNode, list[Value]] = {}  # what calls of zip() went through last
         self.begun: State = {}  # the state in which an iteration over a shard began
         self.stepped: dict[cst.CSTNode, dict[Place, None]] = {}  # what a train_step() reads of its own, as it returns

@@ -14,6 +14,7 @@ from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import REST, Obj
 from dlrun.port.placement.values import (
     BENT_COUNT,
+    CLOCK,
     COUNT,
     INDEX,
     MIX,
@@ -112,6 +113,8 @@ class Operators(Expressions):
                 and isinstance(op, (cst.Multiply, cst.Add))
             ):
                 return Value(COUNT, scalar=True)  # samples so far
+        if isinstance(op, (cst.Add, cst.AddAssign)) and a.untouched and b.kind is Kind.CLOCK:
+            return Value(CLOCK, scalar=scalar)  # the time so far is this rank's, too
         if isinstance(op, _SUMS) and (place := _summed(a, b, isinstance(op, (cst.Add, cst.AddAssign)))) is not None:
             if not self.shards.ramped.isdisjoint(_sides(node)) and place.adds == {"same"}:
                 return Value(replace(place, adds=frozenset({"fires"})), scalar=scalar)  # by as much an epoch

@@ -18,6 +18,8 @@ IN_ORDER = {
     *("builtins.enumerate", "builtins.reversed", "itertools.accumulate", "itertools.pairwise", "numpy.diff"),
     *("numpy.cumsum", "numpy.argmax", "numpy.argmin", "numpy.convolve", "numpy.gradient", "torch.cumsum", "torch.diff"),
 }
+# The libraries whose random numbers follow a seed that a script sets for the whole process.
+DRAWING = ("random", "numpy", "torch", "tensorflow", "keras")
 
 
 def of_function(name: str) -> Row | None:
@@ -57,4 +59,15 @@ def methods() -> dict[str, Row]:
     return dict(_METHODS)
 
 
-__all__ = ["IN_ORDER", "Row", "functions", "is_sum", "methods", "of_function", "of_method", "of_object", "sums_in"]
+__all__ = [
+    "DRAWING",
+    "IN_ORDER",
+    "Row",
+    "functions",
+    "is_sum",
+    "methods",
+    "of_function",
+    "of_method",
+    "of_object",
+    "sums_in",
+]

@@ -6,6 +6,7 @@ from dlrun.port.placement.rules.rows import Row
 
 FUNCTIONS: dict[str, Row] = {
     **{f"builtins.{n}": Row.KEEPS for n in ("float", "int", "complex")},
+    "random.seed": Row.SEEDS,
     "copy.copy": Row.KEEPS,
     "copy.deepcopy": Row.KEEPS,
     "builtins.sum": Row.SUM,

@@ -65,6 +65,11 @@ FUNCTIONS: dict[str, Row] = {
     "numpy.savez": Row.SHOWS,
     "numpy.savetxt": Row.SHOWS,
     "torch.save": Row.SHOWS,
+    "numpy.random.seed": Row.SEEDS,
+    "torch.manual_seed": Row.SEEDS,
+    "torch.random.manual_seed": Row.SEEDS,
+    "tensorflow.random.set_seed": Row.SEEDS,
+    "tensorflow.set_random_seed": Row.SEEDS,
 }
 METHODS: dict[str, Row] = {
     **dict.fromkeys(
@@ -123,6 +128,7 @@ METHODS: dict[str, Row] = {
     "fill_": Row.STORE,
     "fill": Row.STORE,
     "copy_": Row.STORE,
+    **dict.fromkeys(("scatter_", "index_fill_", "index_copy_", "masked_fill_", "masked_scatter_"), Row.SETS),
     "assign": Row.STORE,
     "backward": Row.NOTHING,
     "zero_grad": Row.NOTHING,

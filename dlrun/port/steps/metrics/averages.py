@@ -46,8 +46,10 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         total, right = dl.total(total, right)  # sums over all ranks' samples
         print(total / len(loader), right)
     """
+    numbers: list[Edit | Doubt] = []
     if environments.uneven(facts) is None:  # else the ranks do not come to the same places together
-        yield from placement.numbers(facts)
+        numbers = list(placement.numbers(facts))
+    yield from numbers
     yield from statistics.torch(facts)
     yield from doubts.torch(facts)
     yield from guards.torch(facts)
@@ -56,5 +58,5 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from annealing.torch(facts)
     yield from ramps.torch(facts)
     yield from weights.torch(facts)
-    yield from local_states.torch(facts)
+    yield from local_states.torch(facts, {f.node for f in numbers if isinstance(f, Edit)})
     yield from autograd_hooks.torch(facts)

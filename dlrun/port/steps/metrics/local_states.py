@@ -19,14 +19,17 @@ from dlrun.port.steps.metrics.queues import fills, of_its_own
 _MAKES = ("zeros", "ones", "rand", "randn", "full", "empty", "tensor", "zeros_like", "randn_like", "Parameter")
 
 
-def torch(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt about each tensor that a rank moves with its own samples, and that training reads."""
+def torch(facts: Facts, serial: Collection[cst.CSTNode] = ()) -> Iterator[Doubt]:
+    """Yield a doubt about each tensor that a rank moves with its own samples, and that training reads.
+
+    Edits make the values ``serial`` the same on all ranks.
+    """
     yield from list(_late(facts))[:1]
     done: set[object] = set()
     own = environments(facts)
     for node in facts.script.nodes:
         state = moved(facts, node)
-        if state is None or (made := _kept(facts, state, node)) is None:
+        if state is None or (made := _kept(facts, state, node)) is None or any(v in serial for v in _values(node)):
             continue
         name, owner = facts.script.code(state), owner_of(facts, state)
         if owner in own or (
