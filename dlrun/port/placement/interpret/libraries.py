@@ -108,7 +108,7 @@ class Libraries(Classes):
         name = plain(name)
         row = rules.of_function(name)
         given = [*args, *keywords.values()]
-        if self.shards.runs and name == "tensorflow.placeholder":
+        if self.shards.runs and row is Row.SAMPLES:
             return Value(ENTRY)
         if self.shards.runs and name.startswith("tensorflow.summary."):
             return ANY  # a node of the graph, and shown where a run is
@@ -236,6 +236,7 @@ class Libraries(Classes):
 
     def reduced(self, row: Row, args: list[Value], keywords: dict[str, Value], node: cst.CSTNode) -> Value:
         """Return the sum, mean or extreme of what one or several arguments hold."""
+        keywords = {k: v for k, v in keywords.items() if k not in ("name", "dtype")}
         whole = len(args) == 1 and not keywords
         first = args[0]
         sides = self._parts_of([first]) if row is Row.SUM and not self.shards.parts else []
@@ -295,6 +296,8 @@ class Libraries(Classes):
         receiver, name = method.receiver, method.name
         row = rules.of_method(name)
         given = [*args, *keywords.values()]
+        if self.shards.runs and row is Row.SAMPLES:
+            return Value(ENTRY)  # whatever data set an iterator is set to
         if name == "format" and isinstance(receiver.const, str):
             return self.text(node, self._of_fields(receiver.const, args, keywords, node))
         if receiver.name == "__dict__" and name == "update":
