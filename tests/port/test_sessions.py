@@ -425,7 +425,9 @@ def test_what_an_iterator_draws_that_is_set_to_data_later_is_of_an_iterations_sa
     run = "sess.run(train_op)\n"
     told = "_, value = sess.run([train_op, loss])\n                total, n = total + value, n + 1\n"
     shown = "                print(value)\n        except tf.errors.OutOfRangeError:\n            print(total / n)\n"
-    source = ONE_OF_TWO.replace(run, told).replace("        except tf.errors.OutOfRangeError:\n            pass\n", shown)
+    source = ONE_OF_TWO.replace(run, told).replace(
+        "        except tf.errors.OutOfRangeError:\n            pass\n", shown
+    )
     source = source.replace("        sess.run(start_train)", "        total, n = 0.0, 0\n        sess.run(start_train)")
     for named in ("", ", name='loss'"):
         made = port(source.replace(" ** 2)", f" ** 2{named})"))

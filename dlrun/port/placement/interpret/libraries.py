@@ -353,7 +353,8 @@ class Libraries(Classes):
         kind = self.shards.kind(node.func.value if isinstance(node.func, cst.Attribute) else node.func)
         if alone and not kind and self.keep(receiver, given, node):
             self._sink(node, kept=True)
-        base = self.content(receiver)
+        networks = [r for r in receiver.refs if isinstance(r, Obj) and r.cls is not None and self.is_module(r.cls)]
+        base = SAME if networks and row is Row.PREDICTS else self.content(receiver)
         if alone and base.kind is Kind.UNKNOWN and name.startswith("to_") and isinstance(node.func, cst.Attribute):
             self._sink(node, of=node.func.value)  # a table's file
         if row is Row.STATISTIC and base.kind is Kind.ENTRY:

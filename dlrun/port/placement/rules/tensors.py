@@ -141,6 +141,7 @@ METHODS: dict[str, Row] = {
     "save_weights": Row.SHOWS,
     "retain_grad": Row.NOTHING,
     "register_hook": Row.NOTHING,
+    **dict.fromkeys(("predict", "predict_on_batch"), Row.PREDICTS),
     **dict.fromkeys(("get_next", "dequeue", "dequeue_many", "dequeue_up_to"), Row.SAMPLES),
     "set_postfix": Row.PROGRESS,
     "set_postfix_str": Row.PROGRESS,
