@@ -494,3 +494,11 @@ with tf.Session() as sess:
     made = port(source)
     assert "dl.total" not in made.text
     assert any("it ends by an exception" in doubt.why for doubt in made.doubts)
+
+
+def test_a_count_of_a_loop_that_an_exception_ends_is_known_behind_it_from_epoch_to_epoch() -> None:
+    source = ONE_OF_TWO.replace("    for epoch in range(3):", "    step = 0\n    for epoch in range(3):")
+    source = source.replace("sess.run(train_op)\n", "sess.run(train_op)\n                step += 1\n")
+    made = port(f"{source}        print('end of epoch', epoch, step)\n    print(step)\n")
+    assert "print('end of epoch', epoch, dl.serial_steps(step))\n    print(dl.serial_steps(step))\n" in made.text
+    assert {d.danger for d in made.doubts} == {"low"}

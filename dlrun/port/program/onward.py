@@ -110,7 +110,9 @@ class Onward(Handed, ABC):
     def _in_table(self, func: cst.CSTNode) -> list[cst.FunctionDef | cst.Lambda]:
         """Return the functions that ``table[name]`` may be, or ``self.name``, which was handed in or is a method."""
         found: list[cst.FunctionDef | cst.Lambda] = []
-        kept = isinstance(func, cst.Attribute) and func.attr.value not in self.methods and bool(self.classes(func.value))
+        kept = (
+            isinstance(func, cst.Attribute) and func.attr.value not in self.methods and bool(self.classes(func.value))
+        )
         for origin in self.origins(func) if kept or isinstance(func, (cst.Subscript, cst.Name)) else ():
             local = self.definitions(origin.node) or self._bound(origin.node) if origin.node is not func else ()
             found += [f for f in (origin.node, *local) if isinstance(f, (cst.Lambda, cst.FunctionDef))]

@@ -95,7 +95,7 @@ class Callbacks(ControlFlow):
             self._hooked(value, "on_train_end", [ANY], node)
 
     def _own_steps(self, receiver: Value, node: cst.CSTNode) -> None:
-        """Run the step of a model of the program: what it counts in variables of its own, or of layers, is read later."""
+        """Run the step of a model of the program: what it, or its layers, count in variables is read later."""
         stepping = self._stepping(receiver)
         if not stepping:
             return

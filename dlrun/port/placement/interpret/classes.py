@@ -318,7 +318,7 @@ class Classes(Containers):
         return joined(found) if found else None
 
     def keeps(self, network: Obj) -> bool:
-        """Tell whether a forward pass of a network, or of one within it, sets attributes: whether it keeps something."""
+        """Tell whether a forward pass of a network, or of one in it, sets attributes: whether it keeps something."""
         parts = [ref.cls for ref in self.reachable([Value(refs=frozenset([network]))]) if ref.cls is not None]
         modules = (cls for cls in parts if self.is_module(cls))
         return any(self._changes(cls, name) for cls in modules for name in ("forward", "call"))

@@ -130,6 +130,8 @@ class Libraries(Classes):
             return self._mapped(args, node)
         if row is Row.HOLDS:
             return self._holder(name, keywords, node)
+        if row is Row.TEXT and len(given) == 1 and given[0].scalar:
+            return self.text(node, self.content(given[0]))
         self._run_given(given, node)
         place = combine(self.content(a) for a in given)
         if name in _TRUTHS and place.uniform and self.asks_cadence(node):

@@ -9,6 +9,7 @@ class Row(Enum):
     """What a function or a method does to placements."""
 
     KEEPS = "the value itself in another form: a sum stays a sum"
+    TEXT = "the text of what it is given"
     SUM = "adds up the entries of what it is given"
     COUNTS = "counts the entries of each kind: what it finds in parts adds up"
     LENGTH = "counts the entries of what it is given"
