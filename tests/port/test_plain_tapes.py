@@ -149,3 +149,35 @@ for step in range(80):
     opt.apply_gradients(zip(tape.gradient(loss, [w]), [w]))
 """).text
     assert "for step in range(dl.steps(80)):" in text
+
+
+KEEPS = """import time
+import numpy as np
+import tensorflow as tf
+w, opt, rows, step, took = tf.Variable(tf.ones([3, 2])), tf.keras.optimizers.SGD(0.0), [], 0, 0.0
+data = tf.data.Dataset.from_tensor_slices(np.load("rows.npy")).batch(8)
+for i, x in enumerate(data):
+    begin = time.time()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ w) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, [w]), [w]))
+    step += 1
+    KEEP
+    took += (time.time() - begin) / 60
+print(SHOW)
+"""
+
+
+@pytest.mark.parametrize(
+    "keep", ["(step, float(loss))", "[i, float(loss)]", "{'step': step}", "(i, float(loss))", "step"]
+)
+@pytest.mark.parametrize("show", ["rows", "np.array(rows)"])
+def test_counts_of_iterations_that_are_kept_beside_others_are_told(keep, show) -> None:
+    doubts = port(KEEPS.replace("KEEP", f"rows.append({keep})").replace("SHOW", show)).doubts
+    assert [d.name for d in doubts if d.danger != "low"] == ["unknown-placement"]
+
+
+def test_the_time_that_iterations_take_together_is_that_of_rank_0() -> None:
+    made = port(KEEPS.replace("KEEP", "rows.append(float(loss))").replace("SHOW", "took, took / 60"))
+    assert not made.doubts
+    assert "print(took, took / 60)" in made.text

@@ -45,6 +45,9 @@ class Callbacks(ControlFlow):
             return None
         made = self.new("foreign", node, "history", name=".fit")
         self.write((made, "params"), self._params(node))
+        logs = self.new("dict", node, "history", name=".fit")  # apart from the numbers of its batches
+        self.write((logs, "[*]"), Value())
+        self.write((made, "history"), Value(refs=frozenset([logs])))
         return Value(refs=frozenset([made]))
 
     def _as_callbacks_find(
