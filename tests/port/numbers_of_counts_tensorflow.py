@@ -137,3 +137,13 @@ for bx, by in ds:
         print(text)
         print("seen " + repr(step) + " " + str(len(kept)))
         window = []
+
+logs, step = {"steps": [], "loss": []}, 0
+for epoch in range(2):
+    total = 0.0
+    for bx, by in ds:
+        total += float(weighed(bx, by)["loss"])
+        step += 1
+    logs["steps"].append(step)
+    logs["loss"].append(total / logs["steps"][-1])
+print("lists", logs)
