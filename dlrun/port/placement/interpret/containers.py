@@ -240,7 +240,7 @@ class Containers(Operators):
                 else self.grows(held.place, self.content(entry) if not entry.refs else self._inner(entry), entry.scalar)
             )
             place = self.in_some_order(place, ref)
-            numbers = [v for v in (entry, *(entry.items or ()), *self.held(entry)) if v.scalar and v.name != "size"]
+            numbers = [v for v in (entry, *(entry.items or ())) if v.scalar and v.name != "size"]
             counts = any(v.place.kind in (Kind.COUNT, Kind.INDEX) or v.place.counts for v in numbers)
             if counts and not fires and not self.shards.parts:
                 place = replace(place, adds=place.adds | {"run"})  # the numbers of other iterations
