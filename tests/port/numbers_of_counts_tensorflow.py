@@ -120,3 +120,30 @@ for epoch in range(2):
     added["updates"] = int(weight_at)
     print("beside", {k: v / n for k, v in added.items() if k != "updates"}, int(weight_at) - before)
     print("an update", added["loss"] / (int(weight_at) - before))
+
+window, kept, evals, ones, step = [], [], 0, 0.0, 0
+for bx, by in ds:
+    one = float(weighed(bx, by)["loss"]) * 0.0 + 1.0
+    step += 1
+    if step % 3 == 0:
+        window.append(one)
+        kept.append(one)
+        evals += 1
+        ones += one
+    if step % 6 == 0:
+        print("every so often", len(window), sum(window), len(kept), sum(kept), evals, ones, ones / evals)
+        text = "step " + str(step)
+        text += ": " + str(np.mean(window))
+        print(text)
+        print("seen " + repr(step) + " " + str(len(kept)))
+        window = []
+
+logs, step = {"steps": [], "loss": []}, 0
+for epoch in range(2):
+    total = 0.0
+    for bx, by in ds:
+        total += float(weighed(bx, by)["loss"])
+        step += 1
+    logs["steps"].append(step)
+    logs["loss"].append(total / logs["steps"][-1])
+print("lists", logs)

@@ -229,3 +229,33 @@ for epoch in range(2):
         for name, part in {"loss": loss, "size": tf.reduce_mean(out)}.items():
             means[name].update_state(part)
     print("=", [f"{name} {float(mean.result()):.4f}" for name, mean in means.items()], float(means["loss"].count))
+
+
+class Counting(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.passes = self.add_weight(name="passes", shape=(), initializer="zeros", trainable=False)
+
+    def call(self, a, training=False):
+        if training:
+            self.passes.assign_add(1.0)
+        return a
+
+
+class Counted(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.count, self.dense = Counting(), keras.layers.Dense(3)
+
+    def call(self, a, training=False):
+        return self.dense(self.count(a, training=training))
+
+
+counted, opt = Counted(), keras.optimizers.SGD(0.0)
+for epoch in range(2):
+    for bx, by in ds:
+        with tf.GradientTape() as tape:
+            loss = lossf(by, counted(bx, training=True))
+        g = tape.gradient(loss, counted.trainable_variables)
+        opt.apply_gradients(zip(g, counted.trainable_variables))
+    print("=", epoch, float(counted.count.passes))

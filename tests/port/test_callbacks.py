@@ -265,6 +265,11 @@ def test_what_fit_returns_is_the_serial_history_whatever_its_callbacks_keep() ->
     made = port(KERAS + shows)
     assert "print(len(h.epoch), dl.serial_steps(h.params['steps']), h.history['loss'])" in made.text
     assert not [d for d in made.doubts if d.danger != "low"]
+    table = (
+        "rows = []\nfor run in range(3):\n    h = model.fit(x, y, epochs=2, callbacks=[Kept(6)])\n"
+        "    rows.append({'run': run, 'loss': h.history['loss'][-1]})\nprint(rows)\n"
+    )
+    assert not [d for d in port(KERAS + table).doubts if d.danger != "low"]
 
 
 def test_of_how_many_batches_a_callback_keeps_losses_is_the_serial_number() -> None:

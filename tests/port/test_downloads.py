@@ -132,6 +132,7 @@ def test_pictures_films_and_foreign_logs_are_written_by_rank_0_also_where_they_s
 from matplotlib.animation import FuncAnimation
 import tensorflow as tf
 log = tf.summary.FileWriter("runs")
+one = tf.summary.FileWriterCache.get("one")
 {SERIAL}picture = Image.fromarray(pixels)
 picture.save("a.png")
 Image.fromarray(pixels).convert("L").save("b.png")
@@ -140,6 +141,7 @@ model.save("mine")
 """
     ).text
     assert 'log = dl.rank0(tf.summary.FileWriter)("runs")' in text
+    assert 'one = dl.rank0(tf.summary.FileWriterCache.get)("one")' in text
     assert 'dl.rank0(picture.save)("a.png")' in text
     assert 'dl.rank0(Image.fromarray(pixels).convert("L").save)("b.png")' in text
     assert 'dl.rank0(FuncAnimation(figure, draw, frames=9).save)("c.gif")' in text

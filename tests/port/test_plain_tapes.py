@@ -108,3 +108,76 @@ for a in tf.data.Dataset.from_tensor_slices(x).batch(8).repeat(4):
         opt.learning_rate.assign(opt.learning_rate * 0.5)
 """
     assert "if dl.average(loss) > 4.0:" in port(source).text
+
+
+def test_a_step_that_a_function_is_given_is_followed_where_other_objects_are_called_too() -> None:
+    text = port("""import tensorflow as tf
+class Head(tf.Module):
+    def __init__(self):
+        self.w = tf.Variable(tf.ones([3, 2]))
+    def __call__(self, x):
+        return x @ self.w
+head, opt = Head(), tf.keras.optimizers.SGD(0.1)
+data = tf.data.Dataset.from_tensor_slices(rows).batch(8)
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(head(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, [head.w]), [head.w]))
+    return loss
+def run(update, batches):
+    for x in batches:
+        update(x)
+for epoch in range(3):
+    run(step, data)
+""").text
+    assert "    for x in dl.shard(batches):\n" in text
+
+
+def test_samples_that_an_object_draws_by_a_method_it_has_chosen_are_seen() -> None:
+    text = port("""import numpy as np
+import tensorflow as tf
+class Waves:
+    def __init__(self):
+        self.draw = self.draw_waves
+    def draw_waves(self):
+        return np.random.uniform(-1, 1, [8, 3]).astype("float32")
+waves, opt, w = Waves(), tf.keras.optimizers.SGD(0.1), tf.Variable(tf.ones([3, 2]))
+for step in range(80):
+    x = waves.draw()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ w) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, [w]), [w]))
+""").text
+    assert "for step in range(dl.steps(80)):" in text
+
+
+KEEPS = """import time
+import numpy as np
+import tensorflow as tf
+w, opt, rows, step, took = tf.Variable(tf.ones([3, 2])), tf.keras.optimizers.SGD(0.0), [], 0, 0.0
+data = tf.data.Dataset.from_tensor_slices(np.load("rows.npy")).batch(8)
+for i, x in enumerate(data):
+    begin = time.time()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ w) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, [w]), [w]))
+    step += 1
+    KEEP
+    took += (time.time() - begin) / 60
+print(SHOW)
+"""
+
+
+@pytest.mark.parametrize(
+    "keep", ["(step, float(loss))", "[i, float(loss)]", "{'step': step}", "(i, float(loss))", "step"]
+)
+@pytest.mark.parametrize("show", ["rows", "np.array(rows)"])
+def test_counts_of_iterations_that_are_kept_beside_others_are_told(keep, show) -> None:
+    doubts = port(KEEPS.replace("KEEP", f"rows.append({keep})").replace("SHOW", show)).doubts
+    assert [d.name for d in doubts if d.danger != "low"] == ["unknown-placement"]
+
+
+def test_the_time_that_iterations_take_together_is_that_of_rank_0() -> None:
+    made = port(KEEPS.replace("KEEP", "rows.append(float(loss))").replace("SHOW", "took, took / 60"))
+    assert not made.doubts
+    assert "print(took, took / 60)" in made.text

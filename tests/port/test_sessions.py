@@ -421,6 +421,20 @@ def test_of_initializers_that_one_line_makes_that_of_the_training_is_shared_and_
     assert "= it.make_initializer(dl.shard(ds)), it.make_initializer(held)\n" in unnamed.text
 
 
+def test_what_an_iterator_draws_that_is_set_to_data_later_is_of_an_iterations_samples() -> None:
+    run = "sess.run(train_op)\n"
+    told = "_, value = sess.run([train_op, loss])\n                total, n = total + value, n + 1\n"
+    shown = "                print(value)\n        except tf.errors.OutOfRangeError:\n            print(total / n)\n"
+    source = ONE_OF_TWO.replace(run, told).replace(
+        "        except tf.errors.OutOfRangeError:\n            pass\n", shown
+    )
+    source = source.replace("        sess.run(start_train)", "        total, n = 0.0, 0\n        sess.run(start_train)")
+    for named in ("", ", name='loss'"):
+        made = port(source.replace(" ** 2)", f" ** 2{named})"))
+        assert "print(dl.average(value))" in made.text
+        assert "total, n = dl.total(total, n)" in made.text
+
+
 HOOKED = """import numpy as np
 import tensorflow.compat.v1 as tf
 x, y = tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices((xs, ys)).repeat(3).batch(8)).get_next()
@@ -480,3 +494,11 @@ with tf.Session() as sess:
     made = port(source)
     assert "dl.total" not in made.text
     assert any("it ends by an exception" in doubt.why for doubt in made.doubts)
+
+
+def test_a_count_of_a_loop_that_an_exception_ends_is_known_behind_it_from_epoch_to_epoch() -> None:
+    source = ONE_OF_TWO.replace("    for epoch in range(3):", "    step = 0\n    for epoch in range(3):")
+    source = source.replace("sess.run(train_op)\n", "sess.run(train_op)\n                step += 1\n")
+    made = port(f"{source}        print('end of epoch', epoch, step)\n    print(step)\n")
+    assert "print('end of epoch', epoch, dl.serial_steps(step))\n    print(dl.serial_steps(step))\n" in made.text
+    assert {d.danger for d in made.doubts} == {"low"}

@@ -152,3 +152,11 @@ def test_a_text_in_memory_that_is_read_back_holds_the_lines_of_local_iterations(
         (doubt,) = port(script.replace("{write}", write)).doubts
         assert "it holds the lines that this rank's iterations write" in doubt.why
     assert not port(script.replace("    {write}\n", "kept.write(f'x{loss.item()}')\n")).doubts
+
+
+@pytest.mark.parametrize("text", ['"step " + str(step)', '"step " + repr(step) + " of " + str(epoch)'])
+def test_a_text_that_is_put_together_of_texts_shows_the_serial_count_where_it_is_made(text) -> None:
+    line = f"        step += 1\n        if step % 4 == 0:\n            line = {text}\n            line += '.'\n"
+    made = port(f"{HEAD}step = 0\n{LOOP}{line}            print(line)\n")
+    assert f"            line = {text.replace('(step)', '(dl.serial_steps(step))')}\n" in made.text
+    assert not made.doubts

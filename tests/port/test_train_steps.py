@@ -160,3 +160,13 @@ def test_gradients_that_another_tape_goes_on_from_are_left_to_the_optimizer() ->
     text = port(MODEL.replace("LINES", "\n        ".join(TWICE))).text
     assert "first = inner.gradient(loss, self.trainable_variables)" in text
     assert "second = dl.gradients(outer.gradient(first, self.trainable_variables))" in text
+
+
+def test_what_a_model_predicts_with_its_weights_is_known_whatever_its_steps_count() -> None:
+    counts = "self.seen.assign_add(1)\n        self.mean.update_state(loss)"
+    made = "super().__init__()\n        self.seen, self.mean = tf.Variable(0), keras.metrics.Mean()"
+    source = MODEL.replace("LINES", f"{GRADS}\n        {APPLY}\n        {counts}").replace(
+        "    def train_step", f"    def __init__(self):\n        {made}\n\n    def train_step"
+    )
+    source = source.replace("net.fit(x, y)", "for phase in range(2):\n    net.fit(x, y)")
+    assert not port(f"import numpy as np\n{source}np.save('out.npy', net.predict(x))\n").doubts

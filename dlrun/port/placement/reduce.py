@@ -13,6 +13,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.insert import statements
 from dlrun.port.placement.interpret import Interpreter
+from dlrun.port.placement.interpret.control_flow import ENDS
 from dlrun.port.placement.interpret.exits import Exit
 from dlrun.port.program.script import dotted, names_in, walk
 
@@ -39,7 +40,6 @@ class Line:
     bound: tuple[str, ...] = ()  # tests of whether its locations are there at all
 
 
-_ENDS = {"OutOfRangeError", "StopIteration"}
 _MONITORED = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.\w*Monitored\w*Session$")
 
 
@@ -316,6 +316,10 @@ def _endless(loop: cst.CSTNode) -> bool:
 
 def _ending(block: cst.Try) -> cst.ExceptHandler | None:
     """Return what catches the end of the data: the only handler, or that which names it."""
-    named = [h for h in block.handlers if h.type is not None and _ENDS & {n.split(".")[-1] for n in names_in(h.type)}]
+    named = [
+        h
+        for h in block.handlers
+        if h.type is not None and not {n.split(".")[-1] for n in names_in(h.type)}.isdisjoint(ENDS)
+    ]
     found = named or [*block.handlers][: len(block.handlers) == 1]
     return found[0] if len(found) == 1 else None

@@ -219,8 +219,8 @@ class Shown:
             of_metric = isinstance(node, cst.Call) and self._number(node) and self._from_zero(place)
             if place.kind is Kind.RATIO and (isinstance(node, _NUMBERS) or of_metric) and not self._descends(node):
                 return [Wrap(node, "average")]
-            if place.kind is Kind.RUN and place.adds == {"fraction"}:
-                return []
+            if place.kind is Kind.RUN and place.adds - {"reset"} in ({"fraction"}, {"fires"}):
+                return []  # as in the serial script
             if place.kind is Kind.RUN and place.adds & {"decayed", "mean", "part"}:
                 return [Wrap(node, "average")]
             since = (
@@ -270,7 +270,8 @@ class Shown:
         if isinstance(node, cst.BinaryOperation):
             return isinstance(node.operator, (cst.Add, cst.Modulo))
         if isinstance(node, cst.Call):
-            return calls_method(node, "format") or self.script.name_of(node.func) in ("builtins.str", "builtins.format")
+            text = of_function(self.script.name_of(node.func)) is Row.TEXT
+            return text or calls_method(node, "format") or self.script.name_of(node.func) == "builtins.format"
         return isinstance(node, _COMPUTES) and not isinstance(node, (cst.UnaryOperation, cst.Comparison, cst.IfExp))
 
     def _of_part(self, node: cst.BaseExpression, place: Place) -> list[Wrap] | None:

@@ -60,8 +60,10 @@ class Flow(Runs):
             held = self.classes(call.args[0].value)  # scaler.step(noam) runs noam.step()
             if run := [f for cls in held if (f := self.method(cls, "step")) is not None]:
                 return run
-        if "__call__" in self.methods and isinstance(func, (cst.Name, cst.Attribute)):
-            return [f for cls in self.classes(func) if (f := self.method(cls, "__call__")) is not None]
+        callable_ones = "__call__" in self.methods and isinstance(func, (cst.Name, cst.Attribute))
+        called = self.classes(func) if callable_ones else ()
+        if run := [f for cls in called if (f := self.method(cls, "__call__")) is not None]:
+            return run
         table = [f for f in self._in_table(func) if isinstance(f, cst.FunctionDef)]
         return [f for f in table if fits(call, f)] or table
 

@@ -108,13 +108,22 @@ class Onward(Handed, ABC):
         return [*given, *(pair for call in made for pair in (*self.fields(call), *self.given_later(call)))]
 
     def _in_table(self, func: cst.CSTNode) -> list[cst.FunctionDef | cst.Lambda]:
-        """Return the functions that ``table[name]`` may be, or ``self.name``, which was handed in."""
+        """Return the functions that ``table[name]`` may be, or ``self.name``, which was handed in or is a method."""
         found: list[cst.FunctionDef | cst.Lambda] = []
-        kept = isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name) and func.value.value == "self"
+        kept = (
+            isinstance(func, cst.Attribute) and func.attr.value not in self.methods and bool(self.classes(func.value))
+        )
         for origin in self.origins(func) if kept or isinstance(func, (cst.Subscript, cst.Name)) else ():
-            local = self.definitions(origin.node) if origin.node is not func else ()
+            local = self.definitions(origin.node) or self._bound(origin.node) if origin.node is not func else ()
             found += [f for f in (origin.node, *local) if isinstance(f, (cst.Lambda, cst.FunctionDef))]
         return found
+
+    def _bound(self, node: cst.CSTNode) -> tuple[cst.FunctionDef, ...]:
+        """Return the methods that ``node`` is, bound to their object: ``self.draw = self.draw_waves``."""
+        if not isinstance(node, cst.Attribute) or node.attr.value not in self.methods:
+            return ()
+        found = (self.method(cls, node.attr.value) for cls in self.classes(node.value))
+        return tuple(f for f in found if f is not None)
 
     def _onward(self, node: cst.CSTNode, path: Path) -> list[State] | None:
         """Return the states that the value of this one may come from; None where it starts here."""

@@ -23,7 +23,7 @@ _MODEL = re.compile(
     r"^keras\.(Sequential|Model|models\.\w+|applications\.[\w.]+|engine\.\w+\.Model)$|^tensorflow_hub\.|"
     r"^keras\.layers\.(?!Input$)[A-Z]"
 )
-_WRITER = re.compile(r"^tensorflow\.summary\.(create_file_writer|FileWriter)$|^tensorflow\.train\.SummaryWriter$")
+_WRITER = re.compile(r"^tensorflow\.(summary\.(create_file_writer|FileWriter(Cache\.get)?)|train\.SummaryWriter)$")
 # Methods of a tf.data.Dataset that give another one.
 _PIPELINE = {
     "apply",

@@ -45,6 +45,9 @@ class Callbacks(ControlFlow):
             return None
         made = self.new("foreign", node, "history", name=".fit")
         self.write((made, "params"), self._params(node))
+        logs = self.new("dict", node, "history", name=".fit")  # apart from the numbers of its batches
+        self.write((logs, "[*]"), Value())
+        self.write((made, "history"), Value(refs=frozenset([logs])))
         return Value(refs=frozenset([made]))
 
     def _as_callbacks_find(
@@ -74,7 +77,7 @@ class Callbacks(ControlFlow):
 
     def _stepping(self, receiver: Value) -> list[Obj]:
         models = [r for r in receiver.refs if isinstance(r, Obj) and r.cls is not None]
-        return [r for r in models if self.member(r.cls, "train_step") is not None]
+        return [r for r in models if self.member(r.cls, "train_step") is not None or self.keeps(r)]
 
     def _all_epochs(self, own: list[Value], node: cst.CSTNode) -> None:
         for value in own:
@@ -95,7 +98,7 @@ class Callbacks(ControlFlow):
             self._hooked(value, "on_train_end", [ANY], node)
 
     def _own_steps(self, receiver: Value, node: cst.CSTNode) -> None:
-        """Run the ``train_step()`` of a model of the program: what it counts in variables of its own is read later."""
+        """Run the step of a model of the program: what it, or its layers, count in variables is read later."""
         stepping = self._stepping(receiver)
         if not stepping:
             return
@@ -121,8 +124,9 @@ class Callbacks(ControlFlow):
         return called or any(isinstance(a.value, cst.Name) and a.value.value == "True" for a in asked)
 
     def _step(self, value: Value, node: cst.CSTNode) -> None:
-        self.dunder(value, "train_step", [Value(ENTRY)], node)
-        if self.recording:
+        if self.dunder(value, "train_step", [Value(ENTRY)], node) is None:
+            self.dunder(value, "call", [Value(ENTRY)], node, {"training": Value(const=True, scalar=True)})
+        elif self.recording:
             self._note_logs(value)
 
     def _note_logs(self, model: Value) -> None:

@@ -183,9 +183,9 @@ class Calls(Libraries):
         own = Value(refs=frozenset([ref]))
         if self.is_module(ref.cls):
             name = "forward" if self.member(ref.cls, "forward") is not None else "call"
-            if not self.keeps(ref.cls, name) and self.member(ref.cls, "__call__") is None:
+            if not self.keeps(ref) and self.member(ref.cls, "__call__") is None:
                 return self.content_of([*args, *keywords.values(), *self._kept_before(ref, name)])
-            if (found := self.dunder(own, name, args, node)) is not None:
+            if (found := self.dunder(own, name, args, node, keywords)) is not None:
                 return found
         functions = [r for r in (self.member(ref.cls, "__call__") or ANY).refs if isinstance(r, Function)]
         if functions:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import libcst as cst
 
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret.containers import Containers
+from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import CONTENT, PROPERTY, Bound, Class, Frame, Function, Method, Obj, key_of
 from dlrun.port.placement.values import ANY, SAME, Kind, Value, combine, join, joined, unknown
 from dlrun.port.program.script import dotted, names_in, walk
@@ -318,22 +320,28 @@ class Classes(Containers):
                             return self.run_function(functions[0], [other], {}, node, Value(refs=frozenset([ref])))
         return None
 
-    def dunder(self, value: Value, name: str, args: list[Value], node: cst.CSTNode) -> Value | None:
+    def dunder(
+        self, value: Value, name: str, args: list[Value], node: cst.CSTNode, keywords: dict[str, Value] | None = None
+    ) -> Value | None:
         """Return what the method ``name`` of the program's objects in ``value`` returns; None where they have none."""
         found: list[Value] = []
         for ref in value.refs:
             if isinstance(ref, Obj) and ref.cls is not None:
                 functions = [r for r in (self.member(ref.cls, name) or ANY).refs if isinstance(r, Function)]
-                found += [self.run_function(f, args, {}, node, Value(refs=frozenset([ref]))) for f in functions[:1]]
+                whose = Value(refs=frozenset([ref]))
+                found += [self.run_function(f, args, keywords or {}, node, whose) for f in functions[:1]]
         return joined(found) if found else None
 
-    def keeps(self, cls: Class, method: str) -> bool:
-        """Tell whether a method of a network's class sets attributes: whether a forward pass keeps something."""
+    def keeps(self, network: Obj) -> bool:
+        """Tell whether a forward pass of a network, or of one in it, sets attributes: whether it keeps something."""
+        parts = [ref.cls for ref in self.reachable([Value(refs=frozenset([network]))]) if ref.cls is not None]
+        modules = (cls for cls in parts if self.is_module(cls))
+        return any(self._changes(cls, name) for cls in modules for name in ("forward", "call"))
+
+    def _changes(self, cls: Class, method: str) -> bool:
         member = self.member(cls, method)
-        for ref in member.refs if member is not None else ():
-            if isinstance(ref, Function) and isinstance(ref.node, cst.FunctionDef) and _sets_attributes(ref.node):
-                return True
-        return False
+        functions = [ref.node for ref in (member or ANY).refs if isinstance(ref, Function)]
+        return any(isinstance(node, cst.FunctionDef) and _sets_attributes(node) for node in functions)
 
     def foreign_content(self, ref: Obj) -> Value:
         """Return what an object of a library holds."""
@@ -352,6 +360,10 @@ def _annotated(cls: cst.ClassDef) -> list[cst.AnnAssign]:
     return [line for line in lines if isinstance(line, cst.AnnAssign) and "ClassVar" not in names_in(line.annotation)]
 
 
+_SETS = (Row.APPEND, Row.ADD, Row.STORE)
+
+
+@lru_cache(maxsize=256)
 def _sets_attributes(function: cst.FunctionDef) -> bool:
     targets: list[cst.CSTNode] = []
 
@@ -363,7 +375,7 @@ def _sets_attributes(function: cst.FunctionDef) -> bool:
             targets.append(node.target)
 
         def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
-            if isinstance(node.func, cst.Attribute) and node.func.attr.value == "append":
+            if isinstance(node.func, cst.Attribute) and rules.of_method(node.func.attr.value) in _SETS:
                 targets.append(node.func.value)
 
     function.visit(Find())

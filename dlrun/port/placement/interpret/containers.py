@@ -124,7 +124,9 @@ class Containers(IterationNumbers):
             self.write((ref, GROWN), replace(held, place=replace(held.place, adds=held.place.adds | {"some"})))
 
     def row(self, node: cst.BaseExpression | None, entry: Value) -> Value:
-        """Return a row that is kept for later, with the counts in it, beside other numbers, as the serial ones."""
+        """Return what is kept for later: a count, or a row with the counts in it, beside others, as the serial ones."""
+        if node is not None and self._counts(node, entry):
+            return self.restore(node, entry)
         held = self._literal(node, entry)
         counts = [(key, each, v) for key, each, v in held if self._counts(each, v)]
         if len(counts) == len(held):

@@ -36,13 +36,14 @@ from dlrun.port.placement.values import (
     constant,
     trimmed,
 )
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import dotted, names_in, walk
 
 _UNROLLED = 8  # entries of a list that is gone through one by one
 _ROUNDS = 5  # until a loop that is no loop over a shard changes nothing any more
 _ORDERED = {cst.GreaterThan: "max", cst.GreaterThanEqual: "max", cst.LessThan: "min", cst.LessThanEqual: "min"}
 
 
+ENDS = ("OutOfRangeError", "StopIteration")  # exceptions by which data end
 _CARRIED = (Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO, Kind.UNKNOWN)  # what earlier iterations have left
 
 
@@ -209,12 +210,12 @@ class ControlFlow(Statements):
             self.block(node.orelse.body)
         after = self.state
         for handler in node.handlers:
-            self.state = merge(dict(before), after)
+            caught = {n.rpartition(".")[2] for n in names_in(handler.type)} if handler.type is not None else set()
+            ends = not caught.isdisjoint(ENDS) and any(map(_is_endless, node.body.body))
+            self.state = dict(after) if ends and after is not None else merge(dict(before), after)
             if handler.name is not None:
                 self.assign(handler.name.name, ANY)
-            passes = (
-                handler.type is not None and dotted(handler.type).endswith("StopIteration") and self.loop is not None
-            )
+            passes = "StopIteration" in caught and self.loop is not None
             self.ended += passes  # a share ends as often as the serial script's data: epoch += 1
             self.block(handler.body)
             self.ended -= passes
@@ -442,6 +443,12 @@ class ControlFlow(Statements):
         else:  # a for loop is taken to run at least once
             after = out if isinstance(node, cst.For) and out is not None else entry
             self.state = merge(after, left)
+
+
+def _is_endless(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a loop that an exception alone ends: what it leaves is there where that is caught."""
+    breaks = any(isinstance(n, cst.Break) for n in walk(node)) if isinstance(node, cst.While) else True
+    return isinstance(node, cst.While) and dotted(node.test) == "True" and not breaks
 
 
 def _is_loader(ref: object) -> bool:

@@ -109,7 +109,7 @@ class Libraries(Classes):
         name = plain(name)
         row = rules.of_function(name)
         given = [*args, *keywords.values()]
-        if self.shards.runs and name == "tensorflow.placeholder":
+        if self.shards.runs and row is Row.SAMPLES:
             return Value(ENTRY)
         if self.shards.runs and name.startswith("tensorflow.summary."):
             return ANY  # a node of the graph, and shown where a run is
@@ -131,6 +131,8 @@ class Libraries(Classes):
             return self._mapped(args, node)
         if row is Row.HOLDS:
             return self._holder(name, keywords, node)
+        if row is Row.TEXT and len(given) == 1 and given[0].scalar:
+            return self.text(node, self.content(given[0]))
         self._run_given(given, node)
         place = combine(self.content(a) for a in given)
         if name in _TRUTHS and place.uniform and self.asks_cadence(node):
@@ -237,6 +239,7 @@ class Libraries(Classes):
 
     def reduced(self, row: Row, args: list[Value], keywords: dict[str, Value], node: cst.CSTNode) -> Value:
         """Return the sum, mean or extreme of what one or several arguments hold."""
+        keywords = {k: v for k, v in keywords.items() if k not in ("name", "dtype")}
         whole = len(args) == 1 and not keywords
         first = args[0]
         sides = self._parts_of([first]) if row is Row.SUM and not self.shards.parts else []
@@ -296,6 +299,8 @@ class Libraries(Classes):
         receiver, name = method.receiver, method.name
         row = rules.of_method(name)
         given = [*args, *keywords.values()]
+        if self.shards.runs and row is Row.SAMPLES:
+            return Value(ENTRY)  # whatever data set an iterator is set to
         if name == "format" and isinstance(receiver.const, str):
             return self.text(node, self._of_fields(receiver.const, args, keywords, node))
         if receiver.name == "__dict__" and name == "update":
@@ -354,7 +359,8 @@ class Libraries(Classes):
         kind = self.shards.kind(node.func.value if isinstance(node.func, cst.Attribute) else node.func)
         if alone and not kind and self.keep(receiver, given, node):
             self._sink(node, kept=True)
-        base = self.content(receiver)
+        networks = [r for r in receiver.refs if isinstance(r, Obj) and r.cls is not None and self.is_module(r.cls)]
+        base = SAME if networks and row is Row.PREDICTS else self.content(receiver)
         if alone and base.kind is Kind.UNKNOWN and name.startswith("to_") and isinstance(node.func, cst.Attribute):
             self._sink(node, of=node.func.value)  # a table's file
         if row is Row.STATISTIC and base.kind is Kind.ENTRY:

@@ -490,6 +490,8 @@ def _summed(a: Place, b: Place, adds: bool) -> Place | None:
                     what = {"numbers"}  # of iterations: others than the serial script adds up
                 what |= {"decayed"} if "scaled" in run.adds else set()
                 return replace(run, adds=run.adds | what, counts=run.counts and other.kind is not Kind.ENTRY)
+            if run.untouched and other.kind is Kind.CLOCK:
+                return other  # the time that this rank took so far
             return MIX if other.kind is not Kind.UNKNOWN else other
     return None
 

@@ -11,6 +11,7 @@ FUNCTIONS: dict[str, Row] = {
     "copy.deepcopy": Row.KEEPS,
     "builtins.sum": Row.SUM,
     "math.fsum": Row.SUM,
+    **dict.fromkeys(("builtins.str", "builtins.repr"), Row.TEXT),
     "builtins.len": Row.LENGTH,
     "builtins.divmod": Row.DIVMOD,
     "math.fmod": Row.REMAINDER,

@@ -9,6 +9,7 @@ class Row(Enum):
     """What a function or a method does to placements."""
 
     KEEPS = "the value itself in another form: a sum stays a sum"
+    TEXT = "the text of what it is given"
     SUM = "adds up the entries of what it is given"
     COUNTS = "counts the entries of each kind: what it finds in parts adds up"
     LENGTH = "counts the entries of what it is given"
@@ -63,4 +64,6 @@ class Row(Enum):
     REPLACE = "its object, or argument, made anew with other values of some fields"
     AS_DICT = "the fields of its object, or argument, in a dict"
     HOLDS = "an object that has what it is given by keyword as attributes"
+    PREDICTS = "computes with the weights of its object, and with none of what that counts and sums up beside"
+    SAMPLES = "stands for the samples of an iteration in the graph of a session"
     STATE = "a metric object of a library that keeps sums of what it is given"

@@ -26,7 +26,7 @@ _PLOTS = re.compile(
 # Functions of TensorFlow that write, or print on every rank.
 _WRITES = re.compile(
     r"tensorflow\.(saved_model\.(save|simple_save)|print|io\.(write_file|gfile\.(rmtree|remove|rename|copy)|write_graph)|"
-    r"gfile\.(DeleteRecursively|Remove|Rename|Copy)|summary\.(create_file_writer|FileWriter)|train\.write_graph|"
+    r"gfile\.(DeleteRecursively|Remove|Rename|Copy)|summary\.(create_file_writer|FileWriter(Cache\.get)?)|train\.write_graph|"
     r"keras\.backend\.print_tensor)$"
 )
 _OPENS = re.compile(r"tensorflow\.(io\.gfile\.GFile|gfile\.(GFile|Open|FastGFile))$")
