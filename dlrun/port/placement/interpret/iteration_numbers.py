@@ -121,7 +121,7 @@ class IterationNumbers(Operators):
             return {node: (0, 1)}
         if value.name.startswith(FROM):
             return {node: (int(value.name.removeprefix(FROM)), 1)}
-        if place.kind is Kind.COUNT and place.at is None and not self._changes(node):
+        if place.kind is Kind.COUNT and place.at is None and not self._is_set(node):
             return {node: None}
         begins = self.begins.get(place.at, {0}) if isinstance(place.at, tuple) else set()
         if place.kind is Kind.RUN and place.counts and place.adds <= {"same"} and len(begins) == 1:
@@ -158,7 +158,7 @@ class IterationNumbers(Operators):
         by = added(sites[0]) if len(sites) == 1 else None
         return by[1].evaluated_value if by is not None and isinstance(by[1], cst.Integer) else 0
 
-    def _changes(self, node: cst.BaseExpression) -> bool:
+    def _is_set(self, node: cst.BaseExpression) -> bool:
         """Tell whether iterations of this loop set what ``node`` reads."""
         if isinstance(node, cst.Call):
             return False
