@@ -47,28 +47,30 @@ OTHERS = "the ranks take other batches than the serial script: only numbers that
 GRAPH = "not compared: noise, or batch norm, is not switched off in sessions"
 
 
-def frozen(runs: Runs, serial: Run, again: Run, sharded: Run) -> tuple[list[Check], list[Run], frozenset[Key]]:
+def frozen(
+    runs: Runs, serial: Run, again: Run, sharded: Run
+) -> tuple[list[Check], list[Run], frozenset[Key], list[Run]]:
     """Return checks of what is shown, saved and decided by with the same parameters, and the serial runs made.
 
-    And the places whose numbers were seen to be the serial script's.
+    And the places whose numbers were seen to be the serial script's, and the runs of the ranks.
 
     With the same parameters at all steps, a number of an epoch, or of so many batches, follows from its samples alone,
     and n ranks go through the same ones. Where nothing could be compared, that is said.
     """
     n = len(sharded.traces)
     if not is_eager(serial) and any(event["noise"] or event["norm"] for event in serial.root.all("forward")):
-        return _uncompared(serial, GRAPH), [], frozenset()
+        return _uncompared(serial, GRAPH), [], frozenset(), []
     made = Frozen(runs, serial, again, sharded, n if batch_factor(serial, sharded) > 1 else 1)
     few = made.few()
     if few and few.status == "failed":
-        return [few], made.serial_runs, made.known
+        return [few], made.serial_runs, made.known, made.port_runs
     further = None if few and made.is_whole() else made.further()
     if further and further.status == "failed":
-        return [further], made.serial_runs, made.known
+        return [further], made.serial_runs, made.known, made.port_runs
     if few or further:
         every = few or further, made.tails() if few else None, made.left
-        return [check for check in every if check], made.serial_runs, made.known
-    return _uncompared(serial, OTHERS), made.serial_runs, made.known
+        return [check for check in every if check], made.serial_runs, made.known, made.port_runs
+    return _uncompared(serial, OTHERS), made.serial_runs, made.known, made.port_runs
 
 
 def _uncompared(serial: Run, reason: str) -> list[Check]:
@@ -80,11 +82,12 @@ def _uncompared(serial: Run, reason: str) -> list[Check]:
 
 
 class Frozen:
-    """Makes these runs. ``fewer`` serial steps are one of the ranks; ``serial_runs``: those made so far."""
+    """Makes these runs. ``fewer`` serial steps are one of the ranks; ``serial_runs``, ``port_runs``: made so far."""
 
     def __init__(self, runs: Runs, serial: Run, again: Run, sharded: Run, fewer: int) -> None:
         self.runs, self.serial, self.again, self.sharded, self.fewer = runs, serial, again, sharded, fewer
         self.serial_runs: list[Run] = []
+        self.port_runs: list[Run] = []
         self.known: frozenset[Key] = frozenset()
         self.left: Check | None = None  # of the last run
         self._rounds = 1
@@ -149,6 +152,8 @@ class Frozen:
         )
         if not (one.error or one.hung):
             self.serial_runs.append(one)
+        if other.whole:
+            self.port_runs.append(other)
             self.left = folds_left(one)
         return one, other
 

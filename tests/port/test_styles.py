@@ -295,6 +295,34 @@ dl.finalize()  # leave together
     assert "\ntext = keras_model.to_json()\n" in text
 
 
+TEE = """class Tee:
+    def __init__(self, {0}):
+        self.file = open({1})
+"""
+
+
+@pytest.mark.parametrize(
+    ("takes", "opens", "call"),
+    [
+        ("name, mode", "name, mode", 'Tee("a.log", "w")'),
+        ('name, mode="w", **kw', "name, mode, **kw", 'Tee("a.log", encoding="utf-8")'),
+        ("name, mode=None", 'name, mode or "w"', 'Tee("a.log")'),
+        ("*args, **kw", "*args, **kw", 'Tee("a.log", "a")'),
+    ],
+)
+def test_a_file_is_written_by_rank_0_alone_whose_mode_a_caller_gives(takes, opens, call):
+    text = port(TEE.format(takes, opens) + SERIAL + f"log = {call}\n").text
+    assert f"self.file = dl.rank0(open)({opens})" in text
+
+
+@pytest.mark.parametrize("calls", ['Tee("a.log", "w")\nTee("a.log", "r")', 'Tee("a.log", sys.argv[1])'])
+def test_a_mode_that_may_be_one_to_write_in_is_told(calls):
+    made = port("import sys\n" + TEE.format("name, mode", "name, mode") + SERIAL + f"{calls}\n")
+    assert "several-writers" in {doubt.name for doubt in made.doubts}
+    read = port("import sys\n" + TEE.format("name, mode", "name, mode") + SERIAL + 'Tee("a.log", "r")\n')
+    assert "several-writers" not in {doubt.name for doubt in read.doubts}
+
+
 def test_a_strategy_from_out_of_sight_distributes_already():
     scope = "with get_strategy(flags).scope():\n    pass\n"
     taken = KERAS.replace("model = ", "with strategy.scope():\n    pass\nmodel = ")

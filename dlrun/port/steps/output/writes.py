@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.program.script import argument, calls_method, dotted, walk
-from dlrun.port.steps.output import commands, downloads
+from dlrun.port.steps.output import commands, downloads, opens
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
 WRITES = re.compile(
@@ -92,7 +92,7 @@ def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call``, of what is called ``name``, writes or removes a file."""
     if _TEXTS.search(name) and argument(call, "stream", 1) is None:
         return False
-    made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(facts, call, name)
+    made = WRITES.search(name) or SAVES.search(name) or opens.to_write(facts, call, name)
     found = bool(made) or _method_writes(facts, call, name) or commands.acts(facts, call, name)
     found = found or (
         name == "sqlite3.connect"
