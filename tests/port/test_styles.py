@@ -295,6 +295,31 @@ dl.finalize()  # leave together
     assert "\ntext = keras_model.to_json()\n" in text
 
 
+ROTATED = """from multiprocessing import shared_memory
+from pathlib import Path
+class Keeper:
+    def __init__(self, root):
+        self.root, self.saved = Path(root), []
+    def save(self, epoch):
+        self.saved.append(self.root / f"{epoch}.txt")
+        while len(self.saved) > 2:
+            old = self.saved.pop(0)
+            old.unlink()
+    def clear(self):
+        for path in self.saved:
+            path.unlink(missing_ok=True)
+memory = shared_memory.SharedMemory(create=True, size=8)
+memory.unlink()
+"""
+
+
+def test_files_whose_paths_come_from_a_list_are_removed_by_rank_0_alone():
+    text = port(ROTATED + SERIAL).text
+    assert "            dl.rank0(old.unlink)()" in text
+    assert "            dl.rank0(path.unlink)(missing_ok=True)" in text
+    assert "\nmemory.unlink()" in text
+
+
 TEE = """class Tee:
     def __init__(self, {0}):
         self.file = open({1})

@@ -48,6 +48,7 @@ METHODS = (
     "hardlink_to",
 )
 _CHECKPOINTS = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.Checkpoint$")
+_OF_PATHS_ALONE = ("unlink", "rmdir")
 _OF_PATHS = ("unlink", "rename", "replace", "rmdir", "touch")
 MODELS = ("save", "save_weights", "save_model", "to_disk")  # of Keras
 _TEXTS = re.compile(r"^yaml\.(safe_)?dump$")  # which return the text where no stream is given
@@ -120,6 +121,8 @@ def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     texts = call.func.attr.value == "to_json" and not call.args  # the text itself
     if call.func.attr.value in _OF_PATHS and is_path(facts, call.func.value):
         return True
+    if call.func.attr.value in _OF_PATHS_ALONE and not _is_made_elsewhere(facts, call.func.value):
+        return True  # self.saved.pop(0).unlink()
     if call.func.attr.value == "write" and is_checkpoint(facts, call.func.value):
         return True
     picture = call.func.attr.value == "save" and _is_picture(facts, call.func.value)
@@ -157,6 +160,13 @@ def is_path(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
         or (isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide) and is_path(facts, n.left))
         for n in made
     )
+
+
+def _is_made_elsewhere(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is an object of the script's own, or of a library other than pathlib."""
+    made = [o.node for o in facts.flow.origins(node)]
+    named = [facts.script.name_of(n.func) for n in made if isinstance(n, cst.Call)]
+    return bool(facts.flow.classes(node)) or any(name[:1].isalpha() and "pathlib" not in name for name in named)
 
 
 def _lists_paths(node: cst.CSTNode | None) -> bool:
