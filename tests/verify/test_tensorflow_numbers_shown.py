@@ -42,7 +42,7 @@ for epoch in range(3):
 np.save("done.npy", np.array([seen, total]))
 """
 FIT = """model = tf.keras.Sequential([tf.keras.layers.Dense(8, activation="relu"), tf.keras.layers.Dense(1, "sigmoid")])
-positives = tf.keras.metrics.FalsePositives(name="positives")
+positives = tf.keras.metrics.FalsePositives(thresholds=0.1, name="positives")
 model.compile(optimizer=tf.keras.optimizers.SGD(0.01), loss="binary_crossentropy", metrics=["accuracy", positives])
 history = model.fit(x[:128], y[:128], batch_size=8, epochs=2, verbose=0)
 for name, values in history.history.items():
@@ -50,7 +50,7 @@ for name, values in history.history.items():
 loss, accuracy, found = model.evaluate(x[128:], y[128:], verbose=0)
 print(f"test {loss:.4f} {accuracy:.4f} {found:.0f}")
 """
-LONG = FIT.replace("FalsePositives", "FalseNegatives").replace(  # whose epochs no run of some hundred steps ends
+LONG = FIT.replace(  # whose epochs no run of some hundred steps ends
     "x[:128], y[:128], batch_size=8, epochs=2",
     "np.tile(x[:128], (40, 1)), np.tile(y[:128], 40), batch_size=8, epochs=50, validation_data=(x[128:], y[128:])",
 )
