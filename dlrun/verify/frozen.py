@@ -47,28 +47,34 @@ OTHERS = "the ranks take other batches than the serial script: only numbers that
 GRAPH = "not compared: noise, or batch norm, is not switched off in sessions"
 
 
-def frozen(runs: Runs, serial: Run, again: Run, sharded: Run) -> tuple[list[Check], list[Run], frozenset[Key]]:
+def frozen(
+    runs: Runs, serial: Run, again: Run, sharded: Run
+) -> tuple[list[Check], list[Run], frozenset[Key], list[Run]]:
     """Return checks of what is shown, saved and decided by with the same parameters, and the serial runs made.
 
-    And the places whose numbers were seen to be the serial script's.
+    And the places whose numbers were seen to be the serial script's, and the runs of the ranks.
 
     With the same parameters at all steps, a number of an epoch, or of so many batches, follows from its samples alone,
     and n ranks go through the same ones. Where nothing could be compared, that is said.
     """
     n = len(sharded.traces)
     if not is_eager(serial) and any(event["noise"] or event["norm"] for event in serial.root.all("forward")):
-        return _uncompared(serial, GRAPH), [], frozenset()
+        return _uncompared(serial, GRAPH), [], frozenset(), []
     made = Frozen(runs, serial, again, sharded, n if batch_factor(serial, sharded) > 1 else 1)
-    few = made.few()
+    few = None if made.fits else made.few()
     if few and few.status == "failed":
-        return [few], made.serial_runs, made.known
+        return [few], made.serial_runs, made.known, made.port_runs
     further = None if few and made.is_whole() else made.further()
     if further and further.status == "failed":
-        return [further], made.serial_runs, made.known
+        return [further], made.serial_runs, made.known, made.port_runs
+    if made.fits and made.has_left():  # behind an epoch of fit() that was too long
+        few = made.few()
+        if few and few.status == "failed":
+            return [few], made.serial_runs, made.known, made.port_runs
     if few or further:
         every = few or further, made.tails() if few else None, made.left
-        return [check for check in every if check], made.serial_runs, made.known
-    return _uncompared(serial, OTHERS), made.serial_runs, made.known
+        return [check for check in every if check], made.serial_runs, made.known, made.port_runs
+    return _uncompared(serial, OTHERS), made.serial_runs, made.known, made.port_runs
 
 
 def _uncompared(serial: Run, reason: str) -> list[Check]:
@@ -80,24 +86,26 @@ def _uncompared(serial: Run, reason: str) -> list[Check]:
 
 
 class Frozen:
-    """Makes these runs. ``fewer`` serial steps are one of the ranks; ``serial_runs``: those made so far."""
+    """Makes these runs. ``fewer`` serial steps are one of the ranks; ``serial_runs``, ``port_runs``: made so far."""
 
     def __init__(self, runs: Runs, serial: Run, again: Run, sharded: Run, fewer: int) -> None:
         self.runs, self.serial, self.again, self.sharded, self.fewer = runs, serial, again, sharded, fewer
         self.serial_runs: list[Run] = []
+        self.port_runs: list[Run] = []
         self.known: frozenset[Key] = frozenset()
         self.left: Check | None = None  # of the last run
         self._rounds = 1
         self._loaders = loaders.training(serial.root)
         self._turn = _steps_of_turn(serial) if not self._loaders else 0
+        self.fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
         self._slowest = max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
 
     def few(self) -> Check | None:
         """Compare every number between the epochs of loaders that are cut to a few whole batches of each rank."""
-        if not _shares_a_loader(self.serial, self.sharded):
+        if not self.fits and not _shares_a_loader(self.serial, self.sharded):
             return None
         affordable = int(self.runs.seconds(SECONDS) / self._slowest / self.fewer)
-        batches, steps = window(self.serial.root)  # whole ones of those that go into one step of each optimizer
+        batches, steps = (1, 1) if self.fits else window(self.serial.root)  # that go into one step of each optimizer
         few, epoch = BATCHES * batches, BATCHES * steps
         each = max(self.runs.job.steps, epoch, min(max(2, EPOCHS // steps), affordable // epoch) * epoch)
         one, other = self._pair(each, few)
@@ -125,9 +133,14 @@ class Frozen:
         """Whether the runs so far came to all that is shown, and nothing of it within an epoch."""
         if not self.serial_runs:
             return False
-        script, run = self.runs.job.serial, self.serial_runs[-1]
+        run = self.serial_runs[-1]
         within = any(number.within for key, found in numbers_of(run).items() if key[0] == "shown" for number in found)
-        return not within and unshown(script.read_text(errors="replace"), script.name, [self.serial, run]) is None
+        return not within and not self.has_left()
+
+    def has_left(self) -> bool:
+        """Whether something that is shown, saved or decides was not come to in the last run."""
+        script, runs = self.runs.job.serial, [self.serial, *self.serial_runs[-1:]]
+        return unshown(script.read_text(errors="replace"), script.name, runs) is not None
 
     def further(self) -> Check | None:
         """Compare the numbers of whole epochs, in more steps; None where nothing is to be said of them."""
@@ -149,6 +162,8 @@ class Frozen:
         )
         if not (one.error or one.hung):
             self.serial_runs.append(one)
+        if other.whole:
+            self.port_runs.append(other)
             self.left = folds_left(one)
         return one, other
 
@@ -189,8 +204,7 @@ class Frozen:
     def _judged(self, pair: tuple[Run, Run], each: int, few: int) -> Check | None:
         """Judge two runs whose batches are the same; of others none of the numbers needs to be."""
         noise = any(step.drew for step in self.serial.root.steps)  # dealt to whole batches
-        fits = any(event.facts.get("fit") for event in pair[0].root.all("epoch"))  # Keras weighs by samples
-        alike = not noise if self.fewer == 1 or fits else same_batches(*pair)
+        alike = not noise if self.fewer == 1 or self.fits else same_batches(*pair)  # Keras weighs by samples
         if not alike:
             return next(iter(_uncompared(self.serial, OTHERS)), None)
         finished = (pair[1].root.last("end") or {"how": ""})["how"] == "finished"

@@ -14,11 +14,14 @@ from typing import Any
 
 from dlrun.apart import outside
 from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, sums, whole
+from dlrun.verify.checks.choices import NAME as CHOICES
+from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.lines import line_by_line
 from dlrun.verify.checks.numbers import Key
 from dlrun.verify.checks.reached import reached, unshown
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.shown import NAME as SHOWN
+from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.sizes import dealt_out, repeats
 from dlrun.verify.compare import SHARDED, compare, ran
 from dlrun.verify.evaluations import FIRST, Evaluations, shared
@@ -111,15 +114,17 @@ def _verified(runs: Runs, say: Callable[[Check], None]) -> Verdict:
     by_itself = replicate.name == ALONE
     sharded = runs.sharded(keeps=by_itself)
     found = to_the_end(runs, serial, sharded, compare(serial, again, identity, replicate, sharded))
-    later = [check for check in found if check.name == sums.NAME and job.shows]
+    later = [check for check in found if _is_judged_later(check) and job.shows]
     add(*(check for check in found if check not in later))
     broken = any(_any(checks, name) for name in ("identity", ranks.STEPS, SHARDED))
     apart = broken or _any(checks, ranks.EQUAL)
     known: frozenset[Key] = frozenset()
     if job.shows and not apart:
-        folded, further, known = frozen(runs, serial, again, sharded)
+        folded, further, known, steady = frozen(runs, serial, again, sharded)
         left = unshown(job.serial.read_text(errors="replace"), job.serial.name, [serial, *further])
-        later = [sums.doubted(check, folded, sharded) for check in later]
+        own = {SHOWN: numbers_shown(sharded, steady), CHOICES: choices(serial, again, sharded, steady)}
+        judged = (own[c.name] if c.name in own else sums.doubted(c, folded, sharded) for c in later)
+        later = [check for check in judged if check]
         add(*folded, *(check for check in (left,) if check))
     add(*later)
     again_from, more = resumed(runs, serial, again, sharded) if not apart else (None, [])
@@ -298,6 +303,11 @@ def _of(serial: Run | None) -> dict[str, Any]:
 
 def _was_cut(run: Run) -> bool:
     return bool(run.root.first("cut") or run.root.first("ended"))
+
+
+def _is_judged_later(check: Check) -> bool:
+    """Whether runs of more steps tell more of a check: of sums, and of what differs between ranks."""
+    return check.name == sums.NAME or (check.status == "failed" and check.name in (SHOWN, CHOICES))
 
 
 def _any(checks: list[Check], name: str = "") -> bool:

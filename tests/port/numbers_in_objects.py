@@ -247,6 +247,19 @@ class Engine:
         self.one = {name: Hits() for name in names[:1]}
 
 
+class Tally:
+    total, names = 0.0, []
+
+    @classmethod
+    def add(cls, value, number):
+        cls.total += value * number
+        return cls
+
+    @classmethod
+    def note(cls, name, *, number=1):
+        cls.add(number, 1).names.append(name)
+
+
 engine = Engine(["hits", "ones"])
 for epoch in range(2):  # what they count goes on
     spread = Spread()
@@ -256,6 +269,8 @@ for epoch in range(2):  # what they count goes on
         F.cross_entropy(out, y).backward()
         opt.step()
         spread.add(out.mean().item(), len(y), (out.argmax(1) == y).sum().item())
+        Tally.add(out.mean().item(), len(y))
+        Tally.note(int(y.max()), number=len(y))
         for m in engine.named.values():
             m.update(out.argmax(1), y)
         for m in engine.paired.values():
@@ -267,3 +282,4 @@ for epoch in range(2):  # what they count goes on
     for held in (engine.named, engine.paired, engine.two, engine.one):
         print({k: (m.compute(), m.right, m.seen) for k, m in held.items()})
     print(spread.mean, spread.share(), spread.hits)
+    print(f"{Tally.total:.5f}", len(Tally.names), sum(Tally.names))

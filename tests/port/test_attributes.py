@@ -279,7 +279,7 @@ for epoch in range(3):
     print(Log.total / len(loader), Log.losses[-1])
 """
     ).text
-    assert "    Log.total = dl.total(Log.total, since=total_before)" in text
+    assert "    Log.total = dl.total(Log.total)  # sums" in text
     assert "    Log.losses = dl.gather(Log.losses, since=losses_before, over=loader)" in text
     assert "print(Log.total / dl.serial_steps(len(loader)), Log.losses[-1])" in text
 

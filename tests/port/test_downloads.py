@@ -295,6 +295,27 @@ scores = open(os.path.join(args.folder, "fold0", "scores.json")).read()
 """
 
 
+RETURNED = """import os
+def keep(state, folder, tag):
+    name = os.path.join(folder, f"{tag}.pt")
+    torch.save(state, name)
+    return name
+for epoch in range(3):
+    for x, y in loader:
+        opt.zero_grad()
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        opt.step()
+    name = keep(model.state_dict(), "kept", epoch)
+    print(os.path.basename(name), os.path.getsize(name), os.path.exists(name))
+"""
+
+
+def test_the_size_of_a_file_that_a_function_has_written_is_asked_after_it():
+    text = port(HEAD + RETURNED).text
+    assert "dl.rank0_first(os.path.getsize)(name), os.path.exists(name))" in text
+
+
 def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     text = port(SERIAL + READS_BACK).text
     assert 'if os.path.exists("best.pt"):' in text  # what an earlier run left

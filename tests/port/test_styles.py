@@ -295,6 +295,59 @@ dl.finalize()  # leave together
     assert "\ntext = keras_model.to_json()\n" in text
 
 
+ROTATED = """from multiprocessing import shared_memory
+from pathlib import Path
+class Keeper:
+    def __init__(self, root):
+        self.root, self.saved = Path(root), []
+    def save(self, epoch):
+        self.saved.append(self.root / f"{epoch}.txt")
+        while len(self.saved) > 2:
+            old = self.saved.pop(0)
+            old.unlink()
+    def clear(self):
+        for path in self.saved:
+            path.unlink(missing_ok=True)
+memory = shared_memory.SharedMemory(create=True, size=8)
+memory.unlink()
+"""
+
+
+def test_files_whose_paths_come_from_a_list_are_removed_by_rank_0_alone():
+    text = port(ROTATED + SERIAL).text
+    assert "            dl.rank0(old.unlink)()" in text
+    assert "            dl.rank0(path.unlink)(missing_ok=True)" in text
+    assert "\nmemory.unlink()" in text
+
+
+TEE = """class Tee:
+    def __init__(self, {0}):
+        self.file = open({1})
+"""
+
+
+@pytest.mark.parametrize(
+    ("takes", "opens", "call"),
+    [
+        ("name, mode", "name, mode", 'Tee("a.log", "w")'),
+        ('name, mode="w", **kw', "name, mode, **kw", 'Tee("a.log", encoding="utf-8")'),
+        ("name, mode=None", 'name, mode or "w"', 'Tee("a.log")'),
+        ("*args, **kw", "*args, **kw", 'Tee("a.log", "a")'),
+    ],
+)
+def test_a_file_is_written_by_rank_0_alone_whose_mode_a_caller_gives(takes, opens, call):
+    text = port(TEE.format(takes, opens) + SERIAL + f"log = {call}\n").text
+    assert f"self.file = dl.rank0(open)({opens})" in text
+
+
+@pytest.mark.parametrize("calls", ['Tee("a.log", "w")\nTee("a.log", "r")', 'Tee("a.log", sys.argv[1])'])
+def test_a_mode_that_may_be_one_to_write_in_is_told(calls):
+    made = port("import sys\n" + TEE.format("name, mode", "name, mode") + SERIAL + f"{calls}\n")
+    assert "several-writers" in {doubt.name for doubt in made.doubts}
+    read = port("import sys\n" + TEE.format("name, mode", "name, mode") + SERIAL + 'Tee("a.log", "r")\n')
+    assert "several-writers" not in {doubt.name for doubt in read.doubts}
+
+
 def test_a_strategy_from_out_of_sight_distributes_already():
     scope = "with get_strategy(flags).scope():\n    pass\n"
     taken = KERAS.replace("model = ", "with strategy.scope():\n    pass\nmodel = ")

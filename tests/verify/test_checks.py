@@ -123,6 +123,14 @@ def test_a_progress_bar_is_compared_by_its_last_state_without_its_durations() ->
     assert shown(one) == "2/2 ━━ 0s 742ms/step - loss: 2.3095"
 
 
+def test_a_bar_that_a_text_follows_may_be_in_any_state_or_none() -> None:
+    text, bars = " loss 1.250", ("", "0%|    | 0/4 [00:00<?, ?it/s]", "epoch:  25%|#   | 1/4 [00:00<00:02,  1.7it/s]")
+    assert all(same_line(bars[0] + text, bars[0] + text, bar + text) for bar in bars)
+    assert not same_line(bars[1] + text, bars[1] + text, bars[2] + " loss 1.251")
+    half, whole = "50%|## | 2/4 [00:00<00:00]", "100%|####| 4/4 [00:00<00:00]"
+    assert not same_line(whole, whole, half)
+
+
 def test_a_count_is_compared_exactly() -> None:
     assert not same_line("epoch 1: 31/31", "epoch 1: 31/31", "epoch 1: 30/31", exact=False)
 

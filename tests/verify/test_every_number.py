@@ -311,12 +311,6 @@ for epoch in range(3):
         total += loss.item()
     print(epoch, f"{total / len(loader):.4f}")
 """
-OF_LOOPS = {
-    "percent": (LOOP, ("{dl.serial_steps(100 * it / STEPS):.0f}", "{100 * it / STEPS:.0f}"), "every number"),
-    "samples": (LOOP, ("{dl.total(seen)}", "{seen}"), "every number"),
-    "saved too seldom": (LOOP, ("% dl.steps(8)", "% 8"), "later epochs"),
-    "by hand": (BY_HAND, ("dl.serial_steps(len(loader))", "len(loader)"), "every number"),
-}
 
 
 NORMS = """import torch
@@ -339,7 +333,43 @@ for epoch in range(3):
 """
 
 
-@pytest.mark.parametrize("serial", [LOOP, BY_HAND, NORMS], ids=["loop", "by hand", "norms of gradients"])
+GENERATES = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(160, 6)
+train, test = DataLoader(TensorDataset(x[:96]), batch_size=8, shuffle=True), DataLoader(TensorDataset(x[96:]), 16)
+code, make = torch.nn.Linear(6, 2), torch.nn.Linear(2, 6)
+opt = torch.optim.SGD([*code.parameters(), *make.parameters()], lr=0.02)
+def loss_of(a):
+    z = code(a)
+    return torch.nn.functional.mse_loss(make(z + 0.1 * torch.randn_like(z)), a, reduction="sum") / len(a)
+best = 1e9
+for epoch in range(3):
+    total = 0.0
+    for a, in train:
+        loss = loss_of(a)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    with torch.no_grad():
+        found = max(loss_of(a).item() for a, in test)
+        print(epoch, f"{total / len(train):.4f}", f"{found:.4f}", make(torch.randn(1, 2)))
+    if found < best:
+        best = found
+        torch.save(make.state_dict(), "best.pt")
+"""
+SERIAL_LOOPS = {"loop": LOOP, "by hand": BY_HAND, "norms of gradients": NORMS, "samples drawn": GENERATES}
+OF_LOOPS = {
+    "percent": (LOOP, ("{dl.serial_steps(100 * it / STEPS):.0f}", "{100 * it / STEPS:.0f}"), "every number"),
+    "samples": (LOOP, ("{dl.total(seen)}", "{seen}"), "every number"),
+    "saved too seldom": (LOOP, ("% dl.steps(8)", "% 8"), "later epochs"),
+    "of one rank": (GENERATES, ("    total = dl.total(total)  # sums over all ranks' samples\n", ""), "every number"),
+    "by hand": (BY_HAND, ("dl.serial_steps(len(loader))", "len(loader)"), "every number"),
+}
+
+
+@pytest.mark.parametrize("serial", SERIAL_LOOPS.values(), ids=SERIAL_LOOPS)
 def test_loops_without_a_loader_updates_by_hand_and_norms_of_gradients_are_proved_to_their_end(
     prove, serial: str
 ) -> None:

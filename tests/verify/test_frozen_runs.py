@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from by_hand import event, optimizer, run, step
 
+from dlrun.verify.checks.numbers import same_batches
 from dlrun.verify.frozen import frozen
 from dlrun.verify.job import Job
 from dlrun.verify.trace import Event, Run
@@ -95,6 +96,17 @@ def test_no_more_runs_are_made_where_all_that_is_shown_was_come_to(tmp_path: Pat
     (tmp_path / "train.py").write_text("x = 1\n")
     _, stand = found(["rows 8"], "rows 8", job=Job(tmp_path / "train.py", tmp_path / "b.py"))
     assert stand.made == [(3, 0), (3, None)]
+
+
+def test_what_all_ranks_give_their_models_alike_counts_once_among_batches() -> None:
+    def rank(*given: str) -> list[Event]:
+        return [optimizer(), *(event("forward", hash=each) for each in given), step(1, 0.9)]
+
+    serial = run(rank("a", "b", "prime"))
+    assert same_batches(serial, run(rank("a", "prime"), rank("b", "prime")))
+    assert not same_batches(serial, run(rank("a", "prime"), rank("c", "prime")))
+    assert not same_batches(serial, run(rank("a", "b", "prime"), rank("a", "b", "prime", "c")))
+    assert not same_batches(run(rank("a", "a")), run(rank("a"), rank("a")))  # all ranks do the same work
 
 
 def test_of_other_batches_it_is_said_that_numbers_are_not_compared() -> None:

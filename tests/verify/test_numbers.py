@@ -98,6 +98,14 @@ def test_the_number_that_differs_first_is_named_and_not_the_best_one_so_far() ->
     assert "dl.average(now)" in check.todo
 
 
+def test_what_all_ranks_have_alike_with_the_same_random_numbers_is_chosen_by_them_alone() -> None:
+    alone, apart = run(chosen(1.0, 0.5)), run(chosen(1.0, 0.5), chosen(1.5, 0.7))
+    assert choices(alone, alone, apart, [run(chosen(2.0, 2.0), chosen(2.0, 2.0))]) is None
+    check = choices(alone, alone, apart, [run(chosen(2.0, 2.0), chosen(2.0, 2.1))])
+    assert check is not None
+    assert check.fault == "rank-dependent-choice"
+
+
 def test_a_choice_with_each_ranks_own_statistics_of_batch_norm_is_remarked_on() -> None:
     ranks = [chosen(1.0, 0.5, statistics="a"), chosen(1.5, 0.7, statistics="b")]
     check = choices(run(chosen(1.0, 0.5)), run(chosen(1.0, 0.5)), run(*ranks))

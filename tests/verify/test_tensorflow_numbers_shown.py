@@ -42,7 +42,7 @@ for epoch in range(3):
 np.save("done.npy", np.array([seen, total]))
 """
 FIT = """model = tf.keras.Sequential([tf.keras.layers.Dense(8, activation="relu"), tf.keras.layers.Dense(1, "sigmoid")])
-positives = tf.keras.metrics.FalsePositives(name="positives")
+positives = tf.keras.metrics.FalsePositives(thresholds=0.1, name="positives")
 model.compile(optimizer=tf.keras.optimizers.SGD(0.01), loss="binary_crossentropy", metrics=["accuracy", positives])
 history = model.fit(x[:128], y[:128], batch_size=8, epochs=2, verbose=0)
 for name, values in history.history.items():
@@ -50,6 +50,10 @@ for name, values in history.history.items():
 loss, accuracy, found = model.evaluate(x[128:], y[128:], verbose=0)
 print(f"test {loss:.4f} {accuracy:.4f} {found:.0f}")
 """
+LONG = FIT.replace(  # whose epochs no run of some hundred steps ends
+    "x[:128], y[:128], batch_size=8, epochs=2",
+    "np.tile(x[:128], (40, 1)), np.tile(y[:128], 40), batch_size=8, epochs=50, validation_data=(x[128:], y[128:])",
+)
 
 
 @pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
@@ -62,8 +66,19 @@ print(f"test {loss:.4f} {accuracy:.4f} {found:.0f}")
         (FIT, ()),
         (FIT, (("test {loss:.4f}", "test {dl.total(loss):.4f}"),)),
         (FIT, (("round(float(v), 4)", "round(float(v) / 2, 4)"),)),
+        (LONG, ()),
+        (LONG, (("test {loss:.4f}", "test {dl.total(loss):.4f}"),)),
     ],
-    ids=["tape", "local to rank 0", "written apart", "fit", "counted twice", "halved"],
+    ids=[
+        "tape",
+        "local to rank 0",
+        "written apart",
+        "fit",
+        "counted twice",
+        "halved",
+        "long",
+        "long and counted twice",
+    ],
 )
 def test_numbers_of_a_right_port_are_the_serial_ones_and_others_are_told(script, edits, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -24,6 +24,20 @@ def test_a_number_of_one_rank_is_named_and_what_all_share_or_the_clock_says_is_n
     assert found.finding.endswith("'4 dogs': each rank has words of its own, and one rank's are shown")
 
 
+def test_what_ranks_show_alike_with_the_same_random_numbers_is_of_those_they_draw_alone() -> None:
+    def rank(*losses: float):
+        return [*(event("shown", f"t.py:{i}", text=f"loss {loss}") for i, loss in enumerate(losses)), event("end")]
+
+    apart = run(rank(2.5, 1.0), rank(2.25, 1.0))
+    found = numbers_shown(apart, [run(rank(2.0, 1.0), rank(2.0, 1.5))])
+    assert found is not None
+    assert found.status == "n/a"
+    assert found.finding == "rank 0's at t.py:0: each rank draws random numbers of its own there"
+    found = numbers_shown(apart, [run(rank(2.0), rank(2.1)), run(rank(), rank())])
+    assert found is not None
+    assert found.fault == "shown-by-one-rank"
+
+
 @pytest.mark.parametrize(
     ("local", "text", "told"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 from dlrun.verify.trace import Run, Trace
 from dlrun.verify.verdict import Check, failed, skipped
@@ -13,14 +14,16 @@ Key = tuple[str, str, str]  # line, condition, operand
 Use = tuple[float, str, int]
 
 
-def choices(serial: Run, again: Run, run: Run) -> Check | None:
+def choices(serial: Run, again: Run, run: Run, steady: Sequence[Run] = ()) -> Check | None:
     """Return a check that failed because rank 0 chooses what to save by a number of its own samples; None else.
 
     Whole numbers that never change, such as a rank's, and operands that two serial runs have differently, such as a
-    time, choose nothing by samples. Where batch norm's statistics are local to each rank, an evaluation is, too.
+    time, choose nothing by samples. Where batch norm's statistics are local to each rank, an evaluation is, too. One
+    that all ranks have alike in ``steady`` runs is of random numbers that each draws for itself.
     """
     before, after = _operands(serial.root), _operands(again.root)
     loose = {key[1:] for key, uses in before.items() if key in after and _plain(uses) != _plain(after[key])}
+    loose |= {key[1:] for each in steady for key in _alike(each)}
     mine = _operands(run.root)
     for rank, trace in enumerate(run.traces[1:], 1):
         apart: list[tuple[int, Key, Use, Use]] = []  # of each operand, its first difference, and when that was
@@ -52,6 +55,12 @@ def _judged(key: Key, one: Use, other: Use, rank: int) -> Check:
         rank=rank,
         size=abs(x - y),
     )
+
+
+def _alike(run: Run) -> set[Key]:
+    """Return the operands that all ranks have alike."""
+    root, *others = (_operands(trace) for trace in run.traces)
+    return {key for key, uses in root.items() if all(_plain(uses) == _plain(each.get(key, [])) for each in others)}
 
 
 def _plain(uses: list[Use]) -> list[tuple[float, str]]:

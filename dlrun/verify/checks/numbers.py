@@ -7,13 +7,15 @@ from the last batch alone is another one for each rank, and their mean is shown:
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dlrun.verify.checks.output import DURATION, NUMBER, close, is_time, shown
+from dlrun.verify.checks.output import BAR, DURATION, NUMBER, close, is_time, shown
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, failed, passed, unjudged
@@ -136,11 +138,16 @@ def _rates_otherwise(
 def same_batches(serial: Run, run: Run) -> bool:
     """Whether the ranks have trained on the serial script's batches, each on one of them.
 
-    Where no loader gives them, they are what the models were given for each step.
+    Where no loader gives them, they are what the models were given for each step. What all ranks give them alike, as
+    the beginning of a text that is shown, counts as one rank's.
     """
-    read = _read if any(epoch.trains for epoch in serial.root.epochs) else _given
-    mine, theirs = (Counter(digest for trace in each.traces for digest in read(trace)) for each in (serial, run))
-    return bool(mine) and mine == theirs
+    if any(epoch.trains for epoch in serial.root.epochs):
+        mine, theirs = (Counter(h for trace in each.traces for h in _read(trace)) for each in (serial, run))
+        return bool(mine) and mine == theirs
+    mine = Counter(_given(serial.root))
+    each_rank = [Counter(_given(trace)) for trace in run.traces]
+    alike = functools.reduce(operator.and_, each_rank)
+    return bool(mine) and mine == sum((given - alike for given in each_rank), alike)
 
 
 def _read(trace: Trace) -> Iterator[str]:
@@ -239,7 +246,7 @@ def _of_files(run: Run) -> Iterator[tuple[Key, Number]]:
     for name, text in run.texts.items():
         counts = Counter(words for line in text.splitlines() for words, place, *_ in in_line(line) if place == "0")
         for line in text.splitlines():
-            lines = list(in_line(line))
+            lines = list(in_line(BAR.sub("", line)))  # of a bar that is written into a file
             for words, place, digits, whole in lines:
                 rows = max(counts[words], len(lines) // WIDEST)
                 yield (NAMED.sub("#", name), words, place), Number(digits, batches, False, whole, name, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from dlrun.verify.checks.output import NUMBER, close, same_line, shown
 from dlrun.verify.trace import Event, Run, Trace
@@ -12,10 +13,11 @@ from dlrun.verify.verdict import Check, failed, skipped, unjudged
 NAME = "numbers shown"
 
 
-def numbers_shown(run: Run) -> Check | None:
+def numbers_shown(run: Run, steady: Sequence[Run] = ()) -> Check | None:
     """Name lines that every rank prints, or whose numbers are local to one rank; None where there are none.
 
-    Words of its own that a rank shows are remarked on; numbers that are one rank's are wrong.
+    Words of its own that a rank shows are remarked on; numbers that are one rank's are wrong, unless the ranks show the
+    same in ``steady`` runs, in which they draw the same random numbers behind an epoch: samples that a model generates.
     """
     loud = next((trace for trace in run.traces[1:] if trace.printed), None)
     if loud is not None:
@@ -31,6 +33,10 @@ def numbers_shown(run: Run) -> Check | None:
         for a, b in (pair for at, lines in root.items() for pair in zip(lines, theirs.get(at, []), strict=False)):
             if not same_line(a["text"], a["text"], b["text"]):
                 found.setdefault(a.at, (a, b))
+    drawn = {at for each in steady for at in _alike(each)} & found.keys()
+    found = {at: pair for at, pair in found.items() if at not in drawn}
+    if drawn and not found:
+        return skipped(NAME, f"rank 0's at {', '.join(sorted(drawn))}: each rank draws random numbers of its own there")
     if not found or not run.whole:
         return None
     lines = sorted(found, key=lambda at: _words(found[at][0]) != _words(found[at][1]))  # numbers first
@@ -49,6 +55,17 @@ def _by_line(trace: Trace) -> dict[str, list[Event]]:
     for event in trace.all("shown"):
         found.setdefault(event.at, []).append(event)
     return found
+
+
+def _alike(run: Run) -> set[str]:
+    """Return the lines at which all ranks show the same."""
+    root, *others = (_by_line(trace) for trace in run.traces)
+    return {
+        at
+        for at, lines in root.items()
+        if all(len(lines) == len(other.get(at, ())) for other in others)
+        and all(same_line(a["text"], a["text"], b["text"]) for o in others for a, b in zip(lines, o[at], strict=True))
+    }
 
 
 def _mean_that_is_summed(run: Run) -> Check | None:

@@ -20,6 +20,7 @@ from dlrun.verify.tracer.keras_options import options_of, rate_of
 from dlrun.verify.tracer.quiet_keras import NOISE
 from dlrun.verify.tracer.randomness import Draws, states, watched_models
 from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.short_fits import ShortFits
 
 READS = ("numpy", "random")  # generators that draw what a data set holds
 
@@ -34,6 +35,7 @@ class Tapes:
         self.recorder, self.draws, self.data, self.graphs, self.ops = recorder, draws, data, graphs, followed
         self.counted = Counted(recorder, array_note)
         self.turns = Turns(recorder)
+        self.short = ShortFits(recorder.orders)
         self.tapes = 0  # that record
         self.depth = 0  # of nested calls of layers
         self.stepping = 0
@@ -259,7 +261,7 @@ def _follow_keras(followed: Tapes, data: DataSets) -> None:
         with data.fit(arrays):
             return fit(self, *args, **kwargs)
 
-    layer.__call__, keras.Model.fit = called, fitted
+    layer.__call__, keras.Model.fit = called, followed.short.wrapped(fitted, 1)
     for name in ("evaluate", "predict"):
         setattr(keras.Model, name, data.evaluates(getattr(keras.Model, name)))
     for name in ("save", "save_weights"):

@@ -59,6 +59,9 @@ class Face:
             if average is not None and not hasattr(average, "_noted"):
                 module.average_statistics = self._averaging(average)  # type: ignore[attr-defined]
 
+        model: Any = sys.modules.get("dl_comm.keras.model")
+        if model is not None and not hasattr(model._distributed_fit, "_noted"):
+            model._distributed_fit = self._short(model._distributed_fit)
         warm = vars(face).get("WarmUp")  # the callback, in place of warmup()
         if warm is not None:
             make = warm.__init__
@@ -84,6 +87,16 @@ class Face:
 
         noted._noted = True  # type: ignore[attr-defined]
         return noted
+
+    def _short(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that makes a model's ``fit``, which is cut where orders say so (see ``short_fits``)."""
+
+        @functools.wraps(make)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            return self.tapes.short.wrapped(make(*args, **kwargs))
+
+        made._noted = True  # type: ignore[attr-defined]
+        return made
 
     def _averaging(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``function(model)`` that also notes that the statistics of batch norm are all ranks'."""

@@ -196,7 +196,7 @@ class Classes(Containers):
         single = Value(owner.place, refs=frozenset([ref]), scalar=owner.scalar, pending=owner.pending)
         if isinstance(ref, Class):
             member = self.member(ref, name)
-            return member if member is not None else Value(name="")
+            return self._of_class(member, single) if member is not None else Value(name="")
         if isinstance(ref, Frame):
             return self.read((ref, name)) or ANY
         if isinstance(ref, (Function, Bound, Method)):
@@ -253,6 +253,14 @@ class Classes(Containers):
             return self.run_function(getter[0], [Value(const=name)], {}, node, single)
         return Value(refs=frozenset([Method(single, name)]))
 
+    def _of_class(self, member: Value, cls: Value) -> Value:
+        """Return a member that is asked of its class: of a class method, ``Meter.add``, its first argument is known."""
+        bound = [
+            Bound(ref, cls) if isinstance(ref, Function) and "classmethod" in _decorators(ref) else ref
+            for ref in member.refs
+        ]
+        return replace(member, refs=frozenset(bound))
+
     def _bind(self, member: Value, receiver: Value, cls: Class, node: cst.CSTNode) -> Value:
         found: list[Value] = []
         for ref in member.refs:
@@ -261,8 +269,7 @@ class Classes(Containers):
                 found += [self.run_function(f, [], {}, node, receiver) for f in getters]
             if not isinstance(ref, Function):
                 continue
-            own = ref.node.decorators if isinstance(ref.node, cst.FunctionDef) else ()
-            decorators = {dotted(d.decorator).split(".")[-1] for d in own}
+            decorators = _decorators(ref)
             if "staticmethod" in decorators:
                 found.append(Value(refs=frozenset([ref])))
             elif decorators & {"property", "cached_property"}:
@@ -353,6 +360,12 @@ class Classes(Containers):
 
 
 _OBJECTS = ("__dict__", "__class__", "__name__")
+
+
+def _decorators(function: Function) -> set[str]:
+    """Return the names of a function's decorators, without their modules."""
+    own = function.node.decorators if isinstance(function.node, cst.FunctionDef) else ()
+    return {dotted(d.decorator).split(".")[-1] for d in own}
 
 
 def _annotated(cls: cst.ClassDef) -> list[cst.AnnAssign]:

@@ -139,7 +139,8 @@ class Libraries(Classes):
             return Value(SAME, scalar=True, name="cadence")
         if row is None and isinstance(self.script.parents.get(node), cst.Expr):
             self._may_fill(node, args)
-        losses = name.rpartition(".")[2].lower().endswith(_LOSSES) and "reduction" not in keywords
+        whole = "reduction" not in keywords or keywords["reduction"].const in ("mean", "sum", "batchmean")
+        losses = name.rpartition(".")[2].lower().endswith(_LOSSES) and whole
         of_numbers = bool(given) and all(g.scalar for g in given) and name.startswith(_ELEMENTWISE)
         number = name.endswith(".norm") and len(given) == 1
         number = number or (name.endswith(_SCORES) and "average" not in keywords)

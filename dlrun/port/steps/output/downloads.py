@@ -11,8 +11,9 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.insert import expression, statements
-from dlrun.port.program.script import argument, calls_method, walk
+from dlrun.port.program.script import argument, walk
 from dlrun.port.steps.output import commands, databases, unseen_files
+from dlrun.port.steps.output.opens import to_write
 from dlrun.port.steps.output.stamps import OF_WORKERS, once
 
 _LOOKS = re.compile(r"^(os\.path\.(exists|isfile|isdir)|tensorflow\.(io\.)?gfile\.(exists|isdir|Exists|IsDirectory))$")
@@ -35,7 +36,6 @@ _LOCKS = re.compile(
     r"^(filelock\.(\w+\.)*\w*FileLock|fasteners\.InterProcess\w*Lock|portalocker\.(\w*Lock|utils\.\w*Lock))$"
 )
 _LOCKING = re.compile(r"^(os\.O_EXCL|fcntl\.(flock|lockf)|msvcrt\.locking|portalocker\.lock)$")
-_WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*(:\w*)?$")
 _DRAWS = re.compile(
     r"^(torch\.(rand|normal|bernoulli|multinomial)\w*|numpy\.random\.(?!RandomState|default_rng)\w+|random\.\w+)$"
 )
@@ -238,7 +238,7 @@ def _asks_whether_missing(facts: ScriptFacts, test: cst.BaseExpression) -> bool:
 def _makes(facts: ScriptFacts, call: cst.Call) -> bool:
     """Tell whether ``call`` makes a file."""
     name = facts.script.name_of(call.func)
-    known = bool(_MAKES.search(name)) or _method(call) in _TABLES or opens_to_write(facts, call, name)
+    known = bool(_MAKES.search(name)) or _method(call) in _TABLES or to_write(facts, call, name)
     known = known or databases.is_shared(facts, call, name)
     return known or makes_array(call, name) or unseen_files.saves(facts, call, name)
 
@@ -276,40 +276,6 @@ def makes_array(call: cst.Call, name: str) -> bool:
     """Tell whether ``call`` makes an array in a new file, which can be read, too: ``np.memmap(f, mode="w+")``."""
     mode = argument(call, "mode", _ARRAYS[name]) if name in _ARRAYS else None
     return isinstance(mode, cst.SimpleString) and str(mode.evaluated_value).startswith("w")
-
-
-def opens_to_write(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
-    """Tell whether ``call``, of what is called ``name``, opens a file to write into it."""
-    if calls_method(call, "open") and name[:1] in ("", "."):
-        mode = argument(call, "mode", 0)  # a path's
-    elif name in (
-        "builtins.open",
-        "io.open",
-        "gzip.open",
-        "bz2.open",
-        "lzma.open",
-        "codecs.open",
-        "h5py.File",
-        "netCDF4.Dataset",
-        "zipfile.ZipFile",
-        "tarfile.open",
-    ):
-        mode = argument(call, "mode", 1)
-    else:
-        return plain(name) in ("tensorflow.io.TFRecordWriter", "tensorflow.python_io.TFRecordWriter")
-    texts = list(_texts(facts, mode)) if mode is not None else []
-    return bool(texts) and all(map(_WRITING_MODES.search, texts))
-
-
-def _texts(facts: ScriptFacts, node: cst.BaseExpression, depth: int = 3) -> Iterator[str]:
-    """Yield the texts that ``node`` may be: ``"a" if resumed else "w"``, also by a name."""
-    if isinstance(node, cst.IfExp):
-        yield from (*_texts(facts, node.body, depth), *_texts(facts, node.orelse, depth))
-    elif isinstance(node, cst.Name) and depth:
-        given = (b.value for b in facts.script.bindings_of(node) if b.how == "assign")
-        yield from (text for value in given if value is not None for text in _texts(facts, value, depth - 1))
-    else:
-        yield str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
 
 
 def _caches(facts: ScriptFacts, node: cst.CSTNode) -> bool:

@@ -20,6 +20,7 @@ from dlrun.port.steps.output import (
     downloads,
     drawn_names,
     handed_on,
+    opens,
     reads,
     stamps,
     stopping,
@@ -104,6 +105,8 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         )
     elif databases.is_shared(facts, call, name):
         yield databases.doubt(facts, call)
+    elif opens.may_write(facts, call, name):
+        yield opens.doubt(facts, call)
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
         if name == "logging.basicConfig" and (file := argument(call, "filename")) is not None:

@@ -19,6 +19,7 @@ _READS = re.compile(
     r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
     r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
 )
+_ASKS = ("os.path.exists", "os.path.isfile")  # what fails of no file
 _READING_METHODS = ("read_text", "read_bytes")
 _WRITING_METHODS = ("write_text", "write_bytes")
 _LISTING_METHODS = ("iterdir", "glob", "rglob")
@@ -93,7 +94,7 @@ def _read_by(facts: ScriptFacts, call: cst.Call, name: str) -> _Words:
 
 def _of_batches(facts: ScriptFacts, name: str) -> tuple[cst.CSTNode, ...] | None:
     """Return the loops in which no rank waits to read: those through batches; to ask for a file, all that train."""
-    return facts.innermost if isinstance(facts, Facts) and not name.startswith("os.") else None
+    return facts.innermost if isinstance(facts, Facts) and name not in (*_ASKS, *_WHOLE) else None
 
 
 def _of_path(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression | None:
@@ -124,7 +125,7 @@ def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> _Wor
     parts = [e.value for m in made if isinstance(m, (cst.List, cst.Tuple)) for e in m.elements]  # of several files
     made += [o.node for part in parts for o in facts.flow.origins(part)]
     options = [m for m in made if isinstance(m, cst.Subscript) and facts.script.code(m.slice[0])[:1] in ("'", '"')]
-    asks = called(facts, call).startswith("os.")  # which any rank may, of a path that others have
+    asks = called(facts, call) in _ASKS  # which any rank may, of a path that others have
     ends = [text for m in made for text in (_file_name(facts, m), spelt(facts.flow, m)) if text and not asks]
     own = facts.script.class_of(call) if _head(path) == "self" else None
     return {

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.program.script import argument, calls_method, dotted, walk
-from dlrun.port.steps.output import commands, downloads
+from dlrun.port.steps.output import commands, downloads, opens
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
 WRITES = re.compile(
@@ -48,6 +48,7 @@ METHODS = (
     "hardlink_to",
 )
 _CHECKPOINTS = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.Checkpoint$")
+_OF_PATHS_ALONE = ("unlink", "rmdir")
 _OF_PATHS = ("unlink", "rename", "replace", "rmdir", "touch")
 MODELS = ("save", "save_weights", "save_model", "to_disk")  # of Keras
 _TEXTS = re.compile(r"^yaml\.(safe_)?dump$")  # which return the text where no stream is given
@@ -92,7 +93,7 @@ def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call``, of what is called ``name``, writes or removes a file."""
     if _TEXTS.search(name) and argument(call, "stream", 1) is None:
         return False
-    made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(facts, call, name)
+    made = WRITES.search(name) or SAVES.search(name) or opens.to_write(facts, call, name)
     found = bool(made) or _method_writes(facts, call, name) or commands.acts(facts, call, name)
     found = found or (
         name == "sqlite3.connect"
@@ -120,6 +121,8 @@ def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     texts = call.func.attr.value == "to_json" and not call.args  # the text itself
     if call.func.attr.value in _OF_PATHS and is_path(facts, call.func.value):
         return True
+    if call.func.attr.value in _OF_PATHS_ALONE and not _is_made_elsewhere(facts, call.func.value):
+        return True  # self.saved.pop(0).unlink()
     if call.func.attr.value == "write" and is_checkpoint(facts, call.func.value):
         return True
     picture = call.func.attr.value == "save" and _is_picture(facts, call.func.value)
@@ -157,6 +160,13 @@ def is_path(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
         or (isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide) and is_path(facts, n.left))
         for n in made
     )
+
+
+def _is_made_elsewhere(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is an object of the script's own, or of a library other than pathlib."""
+    made = [o.node for o in facts.flow.origins(node)]
+    named = [facts.script.name_of(n.func) for n in made if isinstance(n, cst.Call)]
+    return bool(facts.flow.classes(node)) or any(name[:1].isalpha() and "pathlib" not in name for name in named)
 
 
 def _lists_paths(node: cst.CSTNode | None) -> bool:
