@@ -38,6 +38,7 @@ class Recorder:
 
 
 rec, grown = Recorder(), torch.zeros(0)
+means = []
 rows, made, texts, points, pairs, plain, high = [], [], [], [], [], [], []
 log = {"step": [], "loss": []}
 curve, table = {}, {}
@@ -45,8 +46,10 @@ recent = deque(maxlen=6)
 epochs, samples = [], []
 step, seen = 0, 0
 for epoch in range(2):
+    total, first = 0.0, step
     for i, (x, y) in enumerate(loader):
         loss = train(x, y)
+        total += loss
         it = epoch * len(loader) + i
         rows.append({"epoch": epoch, "step": i, "loss": loss})
         row = {"it": it, "loss": loss}
@@ -70,6 +73,10 @@ for epoch in range(2):
         rec.push(epoch, loss)
         rec.add(seen, loss)
         grown = torch.cat([grown, torch.tensor([loss])])
+    means.append(total / (step - first))
+n_batches, flat = len(loader), torch.tensor(log["loss"])
+print(means, len(log["loss"]) // n_batches, flat.numel() / len(loader))
+print(flat.view(-1, n_batches).mean(1).tolist(), [part.mean().item() for part in torch.split(flat, n_batches)])
 print(rows[:5], rows[-1], len(rows))
 print(made[:5], made[-1], max(r["it"] for r in made))
 print(texts[:5], texts[-1])

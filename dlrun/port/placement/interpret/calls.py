@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import libcst as cst
@@ -27,6 +28,7 @@ from dlrun.port.placement.store import (
 )
 from dlrun.port.placement.values import (
     ANY,
+    COUNT,
     ENTRY,
     Kind,
     Place,
@@ -39,6 +41,8 @@ from dlrun.port.placement.values import (
 )
 from dlrun.port.program.script import calls_method, children, dotted, walk
 
+_OWN = (Function, Bound, Class)  # what the program itself defines
+
 
 class Calls(Libraries):
     """Runs calls."""
@@ -50,6 +54,8 @@ class Calls(Libraries):
         args, keywords = self._arguments(node)
         if callee.name in rules.IN_ORDER and self.loop is None:
             args = [self.in_order(node, value) for value in args]
+        if self.loop is None and not self.shards.parts and not any(isinstance(r, _OWN) for r in callee.refs):
+            args = self._beside_serial(node, callee, args)
         if node in self.shards.runs:
             return sessions.ran(self, node)
         if self.shards.runs and runs_session(node):  # of samples that all ranks have
@@ -64,6 +70,28 @@ class Calls(Libraries):
         if taken and result.place.kind is Kind.ENTRY and callee.name != "builtins.next":
             return Value(unknown(node, "it takes what this rank's iterations yield"), scalar=result.scalar)
         return result
+
+    def _beside_serial(self, node: cst.Call, callee: Value, args: list[Value]) -> list[Value]:
+        """Return arguments with the counts among them as the serial ones, where the others are serial already.
+
+        So an array of all ranks' entries gets its serial shape: ``losses.reshape(-1, len(loader))``.
+        """
+        asked = [r for r in callee.refs if isinstance(r, Method)]
+        row = rules.of_method(asked[0].name) if asked else rules.of_function(callee.name)
+        given = [*(method.receiver for method in asked), *args]
+        plain = len(args) == len(node.args) and not any(arg.star or arg.keyword for arg in node.args)
+        if row not in (None, Row.KEEPS) or not plain or not any(self.serial(v) and not v.scalar for v in given):
+            return args
+        found = []
+        for value, arg in zip(args, node.args, strict=True):
+            inner = [e.value for e in arg.value.elements] if isinstance(arg.value, cst.Tuple) else [arg.value]
+            held = value.items if isinstance(arg.value, cst.Tuple) and value.items is not None else (value,)
+            now = tuple(
+                self.restore(each, v) if v.scalar and v.place == COUNT else v
+                for each, v in zip(inner, held, strict=False)
+            )
+            found.append(now[0] if held == (value,) and now else replace(value, items=now))
+        return found
 
     @staticmethod
     def drawn(value: Value) -> bool:

@@ -223,7 +223,8 @@ class Classes(Containers):
             return self._bind(member, single, ref.cls, node)
         if name in _SHAPES:
             place = self.content(owner) if name == "shape" else SAME
-            return Value(place) if "means" in place.adds else ANY
+            serial = name == "shape" and self.loop is None and self.serial(owner)
+            return Value(place) if "means" in place.adds else Value(reduced=serial)
         if rules.sums_in(ref.name, name):
             held = self.read((ref, CONTENT)) or ANY
             return Value(replace(held.place, counts=False), scalar=True, zero=held.zero, reduced=held.reduced)

@@ -465,4 +465,5 @@ class Containers(IterationNumbers):
         batch = place.kind is Kind.ENTRY and not value.refs
         if batch:
             return self.size()
-        return Value(SAME if place.kind is not Kind.UNKNOWN else place, scalar=True)
+        serial = self.loop is None and self.serial(value)
+        return Value(SAME if place.kind is not Kind.UNKNOWN else place, scalar=True, reduced=serial)

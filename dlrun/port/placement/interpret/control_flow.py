@@ -24,6 +24,7 @@ from dlrun.port.placement.store import (
 )
 from dlrun.port.placement.values import (
     ANY,
+    COUNT,
     ENTRY,
     FROM,
     NOTHING,
@@ -426,6 +427,8 @@ class ControlFlow(Statements):
             flows.breaks, flows.continues = outer
             new = merge(entry, out)
             if entry is not None and out is not None and new is not None:
+                for at in [at for at in out if at in entry and entry[at].zero and _has_counted(out[at])]:
+                    new[at] = Value(COUNT, scalar=True)  # it goes on counting in the next loop over a shard
                 for at in new.keys() - entry.keys():
                     if isinstance(at[0], Frame):
                         new[at] = replace(new[at], late=True)
@@ -449,6 +452,11 @@ def _is_endless(node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is a loop that an exception alone ends: what it leaves is there where that is caught."""
     breaks = any(isinstance(n, cst.Break) for n in walk(node)) if isinstance(node, cst.While) else True
     return isinstance(node, cst.While) and dotted(node.test) == "True" and not breaks
+
+
+def _has_counted(value: Value) -> bool:
+    """Tell whether ``value`` is what iterations of a loop over a shard have counted up from zero."""
+    return bool(value.pending) and all(made.counts and made.zero for made in value.pending)
 
 
 def _is_loader(ref: object) -> bool:

@@ -46,6 +46,7 @@ class Exit:
     of: tuple[str, str] = ("", "")  # what a quotient is computed of anew
     in_order: bool = True  # whether a list's entries come in the serial order
     at: Any = field(default=None, compare=False)  # the location
+    counts: bool = field(default=False, compare=False)  # whether all ranks have added the same in each iteration
 
 
 class Exits(LibraryRows):
@@ -295,7 +296,18 @@ class Exits(LibraryRows):
             zero = before is not None and self._is_empty(before)
         some = "some" in place.adds and not ordered
         made = Exit(
-            node, options[0], how, zero, kind, inside, bool(value.scalar), shared, ordered, in_order=not some, at=at
+            node,
+            options[0],
+            how,
+            zero,
+            kind,
+            inside,
+            bool(value.scalar),
+            shared,
+            ordered,
+            in_order=not some,
+            at=at,
+            counts=place.adds <= {"same", "scaled"} and how == "total" and not inside,
         )
         self.exits[made] = None
         pending = frozenset([made])

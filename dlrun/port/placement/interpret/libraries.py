@@ -336,7 +336,9 @@ class Libraries(Classes):
                 return Value(place, scalar=True)  # a place for each local iteration
             batch = place.kind is Kind.ENTRY
             axis = args[0].const if args else 0
-            return self.size() if batch and not (self.shards.parts and axis) else Value(SAME, scalar=True)
+            if batch and not (self.shards.parts and axis):
+                return self.size()
+            return Value(SAME, scalar=True, reduced=self.loop is None and self.serial(receiver))
         if self.shards.resumes and name == "save":
             return ANY  # by the number in its file's name a run goes on: see ``steps/counts/file_numbers``
         if self.shards.runs and name == "should_stop":
