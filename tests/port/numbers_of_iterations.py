@@ -46,10 +46,12 @@ recent = deque(maxlen=6)
 epochs, samples = [], []
 step, seen = 0, 0
 for epoch in range(2):
-    total, first = 0.0, step
+    total, first, weighed, weights = 0.0, step, 0.0, 0
     for i, (x, y) in enumerate(loader):
         loss = train(x, y)
         total += loss
+        weighed += (i + 1) * loss
+        weights += i + 1
         it = epoch * len(loader) + i
         rows.append({"epoch": epoch, "step": i, "loss": loss})
         row = {"it": it, "loss": loss}
@@ -74,6 +76,7 @@ for epoch in range(2):
         rec.add(seen, loss)
         grown = torch.cat([grown, torch.tensor([loss])])
     means.append(total / (step - first))
+    print(weighed / weights, weighed, weights)
 n_batches, flat = len(loader), torch.tensor(log["loss"])
 print(means, len(log["loss"]) // n_batches, flat.numel() / len(loader))
 print(flat.view(-1, n_batches).mean(1).tolist(), [part.mean().item() for part in torch.split(flat, n_batches)])

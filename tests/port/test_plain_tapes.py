@@ -169,11 +169,25 @@ print(SHOW)
 
 
 @pytest.mark.parametrize(
-    "keep", ["(step, float(loss))", "[i, float(loss)]", "{'step': step}", "(i, float(loss))", "step"]
+    ("keep", "written"),
+    [
+        ("(step, float(loss))", "(dl.serial_iteration(step, 1), float(loss))"),
+        ("[i, float(loss)]", "[dl.serial_iteration(i), float(loss)]"),
+        ("{'step': step}", "{'step': dl.serial_iteration(step, 1)}"),
+        ("step", "dl.serial_iteration(step, 1)"),
+        ("i / 10", "dl.serial_iteration(i) / 10"),
+        ("(step * loss, i % 7)", "(dl.serial_iteration(step, 1) * loss, dl.serial_iteration(i) % 7)"),
+    ],
 )
 @pytest.mark.parametrize("show", ["rows", "np.array(rows)"])
-def test_counts_of_iterations_that_are_kept_beside_others_are_told(keep, show) -> None:
-    doubts = port(KEEPS.replace("KEEP", f"rows.append({keep})").replace("SHOW", show)).doubts
+def test_numbers_of_iterations_that_are_kept_are_those_of_the_serial_iterations(keep, written, show) -> None:
+    made = port(KEEPS.replace("KEEP", f"rows.append({keep})").replace("SHOW", show))
+    assert f"rows.append({written})" in made.text and "dl.gather(rows" in made.text
+    assert not [d.name for d in made.doubts if d.danger != "low"]
+
+
+def test_what_is_no_number_of_an_iteration_is_told_where_it_is_kept() -> None:
+    doubts = port(KEEPS.replace("KEEP", "rows.append((int(opt.iterations), i))").replace("SHOW", "rows")).doubts
     assert [d.name for d in doubts if d.danger != "low"] == ["unknown-placement"]
 
 

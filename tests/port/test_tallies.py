@@ -155,12 +155,12 @@ def test_rows_of_a_history_are_of_all_ranks(after):
 
 
 @pytest.mark.parametrize("shown", ["numbers[-1]", "max(numbers)", "numbers"])
-def test_numbers_of_iterations_in_a_list_are_told_of(shown) -> None:
+def test_numbers_of_iterations_in_a_list_are_those_of_the_serial_iterations(shown) -> None:
     script = LOOP.format(test="y[0] > 9", after="pass") + f"print({shown})\nprint(len(numbers))\n"
     kept = script.replace("        out = ", "        numbers.append(i)\n        out = ")
     made = port("numbers = []\n" + kept)
-    assert "dl.gather(numbers" not in made.text and "print(dl.serial_steps(len(numbers)))" in made.text
-    assert [d.name for d in made.doubts if d.danger == "medium"] == ["unknown-placement"]
+    assert "numbers.append(dl.serial_iteration(i))" in made.text and "dl.gather(numbers" in made.text
+    assert "print(len(numbers))" in made.text and not [d.name for d in made.doubts if d.danger == "medium"]
 
 
 def test_what_is_multiplied_in_every_iteration_is_no_count() -> None:
@@ -172,11 +172,10 @@ def test_what_is_multiplied_in_every_iteration_is_no_count() -> None:
     assert [d.name for d in made.doubts if d.danger == "medium"] == 2 * ["unknown-placement"]
 
 
-@pytest.mark.xfail(strict=True, reason="the number of a local iteration in a row stays local: told")
 def test_the_number_of_an_iteration_in_a_row_that_is_gathered_is_that_of_the_serial_script():
     script = LOOP.format(test="y[0] > 9", after="pass") + "print(history)\n"
     kept = script.replace("        out = ", "        history.append([i, model(x).sum().item()])\n        out = ")
-    assert "dl.serial_index(" in port("history = []\n" + kept).text
+    assert "history.append([dl.serial_iteration(i), model(x)" in port("history = []\n" + kept).text
 
 
 STEERED = """import numpy as np

@@ -129,6 +129,9 @@ class Shown:
         for sinks in self.run.sinks.values():
             yield from self._shown(sinks)
         for number, counts in self.run.kept_numbers.items():
+            if any(value.place.kind is Kind.SAME for value in self.run.seen.get(number, ())):
+                yield from self._unknown(number, unknown(number, "its line is run for iterations, and for others"))
+                continue
             first, by = counts or (0, 1)
             begins = f"{first}, {by}" if by != 1 else str(first or "")
             to = "serial_steps" if counts is None else "serial_iteration"

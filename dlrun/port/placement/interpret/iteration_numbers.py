@@ -9,8 +9,8 @@ import libcst as cst
 
 from dlrun.port.placement.interpret.operators import Operators
 from dlrun.port.placement.store import Frame, Location, Obj
-from dlrun.port.placement.values import ENTRY, FROM, INDEX, SAME, Kind, Value, combine
-from dlrun.port.program.script import added
+from dlrun.port.placement.values import ENTRY, FROM, INDEX, SAME, Kind, Value, combine, unknown
+from dlrun.port.program.script import added, walk
 
 _FORMS = ("int", "float", "round")
 _TUPLES = ("collections.namedtuple", "typing.NamedTuple")
@@ -29,7 +29,7 @@ class IterationNumbers(Operators):
             with self.unrecorded():
                 held = [(each, self.eval(each)) for each in fields]
             return replace(value, place=combine(self.content(self.as_entry(each, v)) for each, v in held))
-        if not value.scalar or self.content(value).kind is Kind.UNKNOWN:
+        if value.refs or value.items or self.content(value).kind is Kind.UNKNOWN:
             return value
         with self.unrecorded():
             found = self._numbers_in(node)
@@ -38,8 +38,8 @@ class IterationNumbers(Operators):
         for each, first in found.items() if self.recording else ():
             known = self.kept_numbers.setdefault(each, first)
             if known != first:
-                return value
-        return Value(ENTRY, scalar=True)
+                return Value(unknown(each, "calls count from different numbers here"), scalar=value.scalar)
+        return Value(ENTRY, scalar=value.scalar)
 
     def _written_in(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         """Yield what a text, or a named tuple, is made of."""
@@ -100,10 +100,11 @@ class IterationNumbers(Operators):
                 return {}
             case cst.Call(func=cst.Name("len")) | cst.Name() | cst.Attribute():
                 value = self.eval(node)
-                if not value.scalar:
-                    return None
-                return {} if value.place == SAME else self._number_in(node, value)
-        return None
+                if value.place in (SAME, ENTRY):
+                    return {}
+                return self._number_in(node, value) if value.scalar else None
+        names = [n for n in walk(node) if isinstance(n, (cst.Name, cst.Attribute)) and n in self.script.scopes]
+        return {} if all(self.eval(n).place in (SAME, ENTRY) for n in names) else None
 
     def _numbers_of(self, nodes: Iterable[cst.BaseExpression]) -> Numbers | None:
         found: Numbers = {}
