@@ -128,7 +128,7 @@ class Shown:
             yield from self._steered(value)
         for sinks in self.run.sinks.values():
             yield from self._shown(sinks)
-        for number, counts in self.run.kept_numbers.items():
+        for number, counts in self.run.iteration_numbers.items():
             if any(value.place.kind is Kind.SAME for value in self.run.seen.get(number, ())):
                 yield from self._unknown(number, unknown(number, "its line is run for iterations, and for others"))
                 continue

@@ -456,7 +456,7 @@ def _is_endless(node: cst.CSTNode) -> bool:
 
 def _has_counted(value: Value) -> bool:
     """Tell whether ``value`` is what iterations of a loop over a shard have counted up from zero."""
-    return bool(value.pending) and all(made.counts and made.zero for made in value.pending)
+    return bool(value.pending) and all(getattr(made, "counts", False) and made.zero for made in value.pending)
 
 
 def _is_loader(ref: object) -> bool:

@@ -36,7 +36,7 @@ class IterationNumbers(Operators):
         if not found or all(first is None for first in found.values()):
             return value
         for each, first in found.items() if self.recording else ():
-            known = self.kept_numbers.setdefault(each, first)
+            known = self.iteration_numbers.setdefault(each, first)
             if known != first:
                 return Value(unknown(each, "calls count from different numbers here"), scalar=value.scalar)
         return Value(ENTRY, scalar=value.scalar)

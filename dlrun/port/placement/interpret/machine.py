@@ -132,7 +132,7 @@ class Machine:
         self.by_serial_steps: set[Any] = set()  # the dicts that keep something under serial steps: curve[step] = x
         self.ended = 0  # how deep in handlers of an end of a shard, which comes as often as the serial script's data
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
-        self.kept_numbers: dict[cst.BaseExpression, tuple[int, int] | None] = {}  # see ``iteration_numbers``
+        self.iteration_numbers: dict[cst.BaseExpression, tuple[int, int] | None] = {}  # see ``iteration_numbers``
         self.begins: dict[Location, set[int]] = {}  # what a number is known to have been as a loop over a shard began
         self.used: set[Any] = set()  # the exits whose results are read
         self.forced: dict[cst.BaseExpression, Sharded] = {}  # numbers of a part that are made those of the iteration
