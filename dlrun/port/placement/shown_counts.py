@@ -1,0 +1,179 @@
+"""Counts where they are shown: of local iterations they become the serial ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.placement.interpret.machine import Sink
+from dlrun.port.placement.made_serial import COMPUTES, MadeSerial
+from dlrun.port.placement.store import Obj
+from dlrun.port.placement.values import COUNT, INDEX, SAME, Kind, Place, power
+from dlrun.port.placement.wraps import Wrap
+from dlrun.port.program.script import walk
+from dlrun.port.steps.counts.conditions import divided as rests_of
+
+_BOXES = (cst.FormattedString, cst.ConcatenatedString, cst.List, cst.Dict, cst.Tuple)
+COUNTED = {1: "serial_steps", -1: "over_ranks"}  # by how many times n makes a count serial
+
+
+class ShownCounts(MadeSerial):
+    """Finds what makes counts serial where they are shown."""
+
+    def count(self, node: cst.BaseExpression, place: Place) -> list[Wrap]:
+        """Return what makes a count serial where it is shown: behind the loop, and every so many steps inside it."""
+        sink = self.sink
+        if sink is None or node in self.run.shards.divided:
+            return []
+        if isinstance(node, cst.Name) and self._at_times_serial(node):
+            return self._handed(node)
+        how = "serial_index" if place.kind is Kind.INDEX else COUNTED.get(power(place), "")
+        how = "" if place.at == "bent" else how
+        plain = how == "serial_steps" or place == INDEX
+        if isinstance(node, COMPUTES) and (not plain or self._bends(node, place)):
+            return self.wraps_inside(node, True, place) or []
+        behind = sink.loop is None or self.goes_on
+        if not how or (behind and place.at == "scaled" and not isinstance(node, COMPUTES)):
+            self.lost.append(node)
+            return []
+        if isinstance(node, _BOXES) or not self.is_number(node):
+            return (self.wraps_inside(node, True, place) or []) if isinstance(node, COMPUTES) else []
+        if behind:
+            return [Wrap(node, how)]
+        number = self._multiplied(node)
+        if number is not None and self._asked_around(sink, INDEX) == "serial_index":
+            return [Wrap(number, "serial_index")]  # i * len(x), at the last of so many
+        asked = self._asked_around(sink, place) or (how if sink.curve else None)
+        return [Wrap(node, asked)] if asked is not None else []
+
+    def _multiplied(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return the number of an iteration that ``node`` multiplies by the size of a batch; else None."""
+        if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
+            return None
+        return next((side for side in (node.left, node.right) if self.place(side) == INDEX), None)
+
+    def _asked_around(self, sink: Sink, place: Place) -> str | None:
+        """Return what makes a count serial by the tests around what is shown, up to its loop; see ``_asked_at``."""
+        asked: list[str | None] = []
+        for up in self.script.above(sink.call):
+            asked += [self._asked_at(up.test, place)] if isinstance(up, cst.If) else []
+            if sink.loop is not None and up is sink.loop.node:
+                break
+        asked += [self._asked_at(made, place) for test in sink.paces for made in self._made_of(test)]
+        return "serial_index" if "serial_index" in asked else next(filter(None, asked), None)
+
+    def _made_of(self, test: cst.BaseExpression, deep: int = 3) -> Iterator[cst.BaseExpression]:
+        """Yield ``test`` and what names and functions of the program in it answer: ``due``, ``is_due(step, 100)``."""
+        yield test
+        for n in walk(test) if deep else ():
+            made: list[cst.BaseExpression | None] = []
+            if isinstance(n, cst.Name):
+                made = [b.value for b in self.script.bindings_of(n) if isinstance(b.node, (cst.Assign, cst.NamedExpr))]
+            elif isinstance(n, cst.Call):
+                made = [each for target in self.facts.flow.targets(n) for each in self.facts.flow.returns(target)]
+            for each in made:
+                yield from self._made_of(each, deep - 1) if each is not None else ()
+
+    def _at_times_serial(self, node: cst.Name) -> bool:
+        """Tell whether a parameter is a count in some calls of its function, and a serial number in others."""
+        if any(bound.how != "param" for bound in self.script.bindings_of(node)):
+            return False
+        values = [v for v in self.run.seen.get(node, ()) if v.scalar]
+        serial = any(v.place.kind is Kind.SAME and not v.zero and v.const is not None for v in values)
+        return serial and any(v.place.kind in (Kind.COUNT, Kind.INDEX) or v.place.counts for v in values)
+
+    def _handed(self, node: cst.Name) -> list[Wrap]:
+        """Return what makes the counts serial that calls hand to a function as ``node``, if all it does is show it."""
+        function, sink = self.script.function_of(node), self.sink
+        shows = {n for sinks in self.run.sinks.values() for s in sinks for part in s.shows for n in walk(part)}
+        uses = [n for n in walk(function) if isinstance(n, cst.Name) and n.value == node.value and n in self.run.seen]
+        calls = self.facts.flow.callers(function)
+        given = [self.facts.flow.argument(call, function, node.value) for call in calls]  # type: ignore[arg-type]
+        if sink is None or not shows.issuperset(uses) or any(value is None for value in given):
+            self.lost.append(node)
+            return []
+        found: list[Wrap] = []
+        for call, value in zip(calls, given, strict=True):
+            loops = [s.loop for s in self.run.sinks[sink.call] if s.loop and self.script.inside(call, s.loop.node)]
+            self.sink = Sink(call, (value,), loops[0] if loops else None, ())  # type: ignore[arg-type]
+            found += self.count(value, self.place(value)) if self.is_count(value) else []  # type: ignore[arg-type]
+        self.sink = sink
+        return found
+
+    def remainders(self, part: cst.CSTNode) -> list[Wrap]:
+        """Return what makes remainders of counts serial, ``step % 7``, wherever they are in what is shown."""
+        found: list[Wrap] = []
+        for n in walk(part):
+            if not any(v.name in ("remainder", "undivided") for v in self.run.seen.get(n, ())[-1:]):
+                continue
+            if isinstance(n, cst.BinaryOperation):
+                for side in (n.left, n.right):
+                    found += self.count(side, self.place(side)) if self.is_count(side) else []
+            elif isinstance(n, (cst.Name, cst.Attribute)) and self.count(n, COUNT):
+                self.lost.append(n)  # of what it is the remainder, is no longer seen
+        return found
+
+    def fractions(self, part: cst.CSTNode) -> list[Wrap]:
+        """Return what makes ``i / len(loader)`` serial at the last of so many: its parts, for i is no multiple then."""
+        if self.sink is None or self.sink.loop is None or self._asked_around(self.sink, INDEX) != "serial_index":
+            return []
+        found: list[Wrap] = []
+        for n in walk(part):
+            if not isinstance(n, cst.BinaryOperation) or not isinstance(n.operator, cst.Divide):
+                continue
+            number = next((m for m in walk(n.left) if self.place(m) == INDEX), None)
+            if self.place(n) == SAME and number is not None and self.place(n.right) == COUNT:
+                found += [Wrap(number, "serial_index"), Wrap(n.right, "serial_steps")]  # type: ignore[arg-type]
+        return found
+
+    def _bends(self, node: cst.BaseExpression, place: Place) -> bool:
+        """Tell whether ``node`` is computed from counts, and is no multiple of them: ``int(step / 5)``."""
+        if isinstance(node, cst.Call):
+            own = any(not isinstance(r, Obj) for v in self.run.seen.get(node.func, ()) for r in v.refs)
+            return not own and any(self.is_count(arg.value) for arg in node.args)
+        if not isinstance(node, cst.BinaryOperation) or not place.counts:
+            return False
+        if not isinstance(node.operator, (cst.Add, cst.Subtract)):
+            return False
+        sides = [v for side in (node.left, node.right) for v in self.run.seen.get(side, ())[-1:]]
+        return any(v.place.kind is Kind.SAME and v.const not in (0, 1) for v in sides)
+
+    def is_count(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is a number that counts iterations."""
+        place = self.place(node)
+        return (place.kind in (Kind.COUNT, Kind.INDEX) or place.counts) and self.is_number(node)
+
+    def _asked_at(self, test: cst.BaseExpression, place: Place) -> str | None:
+        """Return what makes a count serial that is shown where ``test`` asks for every so many, or a divided number.
+
+        The number of an iteration is that of the last of those that it stands for where as many are behind it.
+        """
+        index = place.kind is Kind.INDEX
+        divided = [n for n in walk(test) if n in self.run.shards.divided]
+        rest = next((n for n in walk(test) if isinstance(n, cst.BaseExpression) and rests_of(n)), None)
+        if rest is not None:
+            last = not isinstance(rests_of(rest)[0][0], cst.Name) or self._asks_for_last(test) or _of_rest(test, rest)
+            return "serial_index" if index and last else "serial_steps"
+        if not divided:
+            return None
+        handed = any(isinstance(self.script.parents[n], cst.Arg) for n in divided)  # is_due(100)
+        return "serial_index" if index and handed else "serial_steps"
+
+    def _asks_for_last(self, test: cst.BaseExpression) -> bool:
+        """Tell whether a test is true at the last of so many steps: ``step % 100 == 99``, both of them divided."""
+        sides = [c.comparator for c in test.comparisons] if isinstance(test, cst.Comparison) else []
+        return any(side in self.run.shards.divided for side in sides)
+
+
+def _of_rest(test: cst.CSTNode, remainder: cst.CSTNode) -> bool:
+    """Tell whether ``test`` asks for a remainder other than 0: ``i % 100 == 99``."""
+    return any(
+        isinstance(n, cst.Comparison)
+        and n.left is remainder
+        and isinstance(n.comparisons[0].operator, (cst.Equal, cst.NotEqual))
+        and not (
+            isinstance(n.comparisons[0].comparator, cst.Integer) and not n.comparisons[0].comparator.evaluated_value
+        )
+        for n in walk(test)
+    )
