@@ -390,3 +390,24 @@ def test_an_evaluation_that_keeps_running_means_is_shared_and_a_meter_that_shows
     assert "        if tested.count:\n            tested.avg = tested.sum / tested.count\n" in ported.text
     assert [doubt.why for doubt in ported.doubts if doubt.name == "shown-by-rank-0"] == told
     assert told or '"{} " "{losses_avg:.3f}".format(epoch, losses_avg=dl.average(losses.avg))' in ported.text
+
+
+@pytest.mark.parametrize(
+    "made", ["sum(F.mse_loss(model(x), y).item() for x, y in test)", "max([model(x).mean() for x, y in test])"]
+)
+def test_a_comprehension_that_evaluates_says_that_it_stays_whole(made) -> None:
+    script = f"""import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 1)
+loader, test = DataLoader(data, batch_size=8), DataLoader(held, batch_size=8)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    opt.step()
+print({made}, [len(x) for x, y in test])
+"""
+    why = "each rank evaluates all of it: a comprehension goes through it; a for loop would be shared"
+    assert [note.why for note in port(script).notes] == [why]
+    assert not port(script, Options(evaluate="whole")).notes

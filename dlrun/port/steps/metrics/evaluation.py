@@ -10,6 +10,7 @@ from dlrun.port.edits import Edit, Note
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
 from dlrun.port.placement.evaluation import evaluations
+from dlrun.port.program.script import walk
 
 
 def torch(facts: Facts) -> Iterator[Edit]:
@@ -46,3 +47,15 @@ def notes(facts: Facts) -> Iterator[Note]:
     if facts.evaluations:
         for each, why in evaluations(facts).whole.items():
             yield Note(each.source, f"each rank evaluates all of it: {why}")
+    for source in _comprehensions(facts) if facts.options.evaluate != "whole" else ():
+        yield Note(source, "each rank evaluates all of it: a comprehension goes through it; a for loop would be shared")
+
+
+def _comprehensions(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the loaders of which comprehensions evaluate the batches: ``[loss(model(x), y) for x, y in loader]``."""
+    sharded = {node for feed in facts.feeds for node in (feed.node, *feed.picks)}
+    for each in facts.script.of(cst.CompFor):
+        loader = each.iter not in sharded and facts.kinds.of(each.iter) == "loader"
+        made = facts.script.parents[each]
+        if loader and any(n in facts.kinds.module_calls for n in walk(made)):
+            yield each.iter
