@@ -3,7 +3,7 @@
 # ruff: noqa
 
 import torch
-from collections import deque, namedtuple
+from collections import Counter, defaultdict, deque, namedtuple
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
@@ -39,6 +39,7 @@ class Recorder:
 
 rec, grown = Recorder(), torch.zeros(0)
 means = []
+groups, sums, counts, parts = defaultdict(list), defaultdict(float), Counter(), torch.zeros(3)
 rows, made, texts, points, pairs, plain, high = [], [], [], [], [], [], []
 log = {"step": [], "loss": []}
 curve, table = {}, {}
@@ -52,6 +53,10 @@ for epoch in range(2):
         total += loss
         weighed += (i + 1) * loss
         weights += i + 1
+        groups[step // 6].append(loss)
+        sums[i % 3] += loss
+        counts[i % 3] += 1
+        parts[i % 3] += loss
         it = epoch * len(loader) + i
         rows.append({"epoch": epoch, "step": i, "loss": loss})
         row = {"it": it, "loss": loss}
@@ -77,6 +82,8 @@ for epoch in range(2):
         grown = torch.cat([grown, torch.tensor([loss])])
     means.append(total / (step - first))
     print(weighed / weights, weighed, weights)
+    print(sorted(sums.items()), sorted(counts.items()), parts.tolist())
+    print({k: sum(v) / len(v) for k, v in sorted(groups.items())})
 n_batches, flat = len(loader), torch.tensor(log["loss"])
 print(means, len(log["loss"]) // n_batches, flat.numel() / len(loader))
 print(flat.view(-1, n_batches).mean(1).tolist(), [part.mean().item() for part in torch.split(flat, n_batches)])

@@ -339,3 +339,25 @@ def test_batches_that_are_left_out_by_their_number_are_told_and_those_in_front_o
     assert "if i < dl.steps(6): continue" in ported.text and not ported.doubts
     accumulated = loop.replace(START, start).replace("    opt.step()", "    if (i + 1) % 2 == 0: opt.step()")
     assert not [d for d in port(accumulated).doubts if "trained on goes by" in d.why]
+
+
+@pytest.mark.parametrize("shown", ["odd", "even, odd", "odd / 2"])
+def test_what_iterations_between_those_of_a_cadence_add_up_is_told(shown) -> None:
+    script = f"""import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 1)
+loader = DataLoader(data, batch_size=8)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+even = odd = 0.0
+for i, (x, y) in enumerate(loader):
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    opt.step()
+    if i % 2 == 0:
+        even += loss.item()
+    else:
+        odd += loss.item()
+print({shown})
+"""
+    doubts = [d for d in port(script).doubts if d.danger != "low"]
+    assert [d.name for d in doubts] == ["unknown-placement"] and "between those of a cadence" in doubts[0].why

@@ -14,6 +14,8 @@ from dlrun.port.placement.shown_counts import COUNTED
 from dlrun.port.placement.values import INDEX, Kind, power, unknown
 from dlrun.port.placement.wraps import Wrap
 
+_COUNTS = (Kind.COUNT, Kind.INDEX)
+
 
 class Shown(Decisions):
     """Finds what is to be made serial where it is read."""
@@ -39,7 +41,7 @@ class Shown(Decisions):
         for sinks in self.run.sinks.values():
             yield from self._shown(sinks)
         for number, counts in self.run.iteration_numbers.items():
-            if any(value.place.kind is Kind.SAME for value in self.run.seen.get(number, ())):
+            if not all(v.place.counts or v.place.kind in _COUNTS for v in self.run.seen.get(number, ())):
                 yield from self.told(number, unknown(number, "its line is run for iterations, and for others"))
                 continue
             first, by = counts or (0, 1)

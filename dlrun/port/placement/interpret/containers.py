@@ -95,6 +95,7 @@ class Containers(IterationNumbers):
                     args = [*args[:-1], self.row_of_parts(given, args[-1])]
                 elif args:
                     args = [*args[:-1], self.row_of_iteration(given, args[-1])]
+                    self.key_of_iteration(node.func.value if isinstance(node.func, cst.Attribute) else None)
                 self.grow(ref, self.at_cadence(given, args[-1]) if args else ANY)
                 if name in ("insert", "appendleft"):
                     self._in_front(ref)
@@ -142,6 +143,18 @@ class Containers(IterationNumbers):
         if not held:
             return self.as_entry(node, entry)
         return self._rewritten(entry, {key: self.row_of_iteration(each, v) for key, each, v in held})
+
+    def key_of_iteration(self, box: cst.BaseExpression | None) -> None:
+        """Let what an iteration adds to go by its serial number: ``sums[i % 3] += x``, ``groups[i % 3].append(x)``.
+
+        Not by the number alone: it may ask for a place in what is as long as a shard.
+        """
+        for each in box.slice if isinstance(box, cst.Subscript) and self.loop is not None else ():
+            key = each.slice.value if isinstance(each.slice, cst.Index) else None
+            if isinstance(key, cst.BinaryOperation) and isinstance(key.operator, (cst.Modulo, cst.FloorDivide)):
+                with self.unrecorded():
+                    index = self.eval(key)
+                self.row_of_iteration(key, index)
 
     def row_of_parts(self, node: cst.BaseExpression | None, entry: Value) -> Value:
         """Return a row that each iteration keeps, with the numbers of this rank's part as those of the iteration.

@@ -36,6 +36,7 @@ from dlrun.port.placement.values import (
     combine,
     constant,
     trimmed,
+    unknown,
 )
 from dlrun.port.program.script import dotted, names_in, walk
 
@@ -94,6 +95,8 @@ class ControlFlow(Statements):
         self.state = dict(before) if before is not None else None
         with self.at_pace(node.test, test, otherwise=True):
             self._branch(node.orelse)
+        if node.orelse is not None and before is not None and self.is_paced(test):
+            self._added_between(node.test, before)
         for state in (then, self.state):
             _bounded(asked, before, state)
         if lost and then is not None and self.state is not None:
@@ -109,6 +112,13 @@ class ControlFlow(Statements):
         self.state = merge_diverged(then, self.state, node.test)
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)
+
+    def _added_between(self, test: cst.BaseExpression, before: State) -> None:
+        """Make unknown what the iterations between two of a cadence add up: of n ranks these are fewer."""
+        why = "it adds up the iterations between those of a cadence: of n ranks these are fewer"
+        for at, value in list((self.state or {}).items()):
+            if value.place.kind is Kind.RUN and value.place.adds & {"entry", "same"} and before.get(at) is not value:
+                self.write(at, value.at(unknown(test, why, at)))
 
     def _lists_in(self, test: cst.BaseExpression) -> list[Location]:
         """Return the lists that iterations over a shard fill, and a test asks for: ``len(first) < 8``."""

@@ -145,6 +145,7 @@ class Statements(Loops):
 
     def _do_AugAssign(self, node: cst.AugAssign) -> None:  # noqa: N802
         target: Any = node.target
+        self.key_of_iteration(target)
         old = self.eval(target)
         given = self.eval(node.value)
         if node in self.shards.steps:
