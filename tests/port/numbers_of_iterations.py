@@ -4,6 +4,7 @@
 
 import torch
 from collections import Counter, defaultdict, deque, namedtuple
+from dataclasses import dataclass
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
@@ -22,6 +23,12 @@ def train(x, y):
     return loss.item()
 
 
+@dataclass
+class Found:
+    step: int
+    loss: float
+
+
 class Recorder:
     def __init__(self):
         self.step = 0
@@ -38,7 +45,7 @@ class Recorder:
 
 
 rec, grown = Recorder(), torch.zeros(0)
-means = []
+means, found = [], []
 groups, sums, counts, parts = defaultdict(list), defaultdict(float), Counter(), torch.zeros(3)
 rows, made, texts, points, pairs, plain, high = [], [], [], [], [], [], []
 log = {"step": [], "loss": []}
@@ -62,7 +69,8 @@ for epoch in range(2):
         row = {"it": it, "loss": loss}
         row["epoch"] = epoch
         made.append(row)
-        texts.append(f"{step}: {loss:.4f}")
+        texts.append(f"{step} of {len(loader)}: {loss:.4f}")
+        found.append(Found(it, loss))
         points.append(Point(it, loss))
         pairs += [(step, loss)]
         plain.extend([i + 1, loss])
@@ -88,6 +96,7 @@ n_batches, flat = len(loader), torch.tensor(log["loss"])
 print(means, len(log["loss"]) // n_batches, flat.numel() / len(loader))
 print(flat.view(-1, n_batches).mean(1).tolist(), [part.mean().item() for part in torch.split(flat, n_batches)])
 print(rows[:5], rows[-1], len(rows))
+print(found[3], len(found), found[-1].step, sum(f.loss for f in found) / len(found))
 print(made[:5], made[-1], max(r["it"] for r in made))
 print(texts[:5], texts[-1])
 print([tuple(p) for p in points[:5]], points[-1].step)

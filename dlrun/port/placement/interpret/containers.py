@@ -134,14 +134,17 @@ class Containers(IterationNumbers):
             return entry
         return self._rewritten(entry, {key: self.restore(each, v) for key, each, v in counts})
 
-    def row_of_iteration(self, node: cst.BaseExpression | None, entry: Value) -> Value:
-        """Return a row that each iteration keeps, with the numbers in it as those of the serial iteration."""
+    def row_of_iteration(self, node: cst.BaseExpression | None, entry: Value, lengths: bool = True) -> Value:
+        """Return a row that each iteration keeps, with the numbers in it as those of the serial iteration.
+
+        ``lengths`` tells whether numbers of iterations alone, ``len(loader)``, become serial, too.
+        """
         within = self.loop is None or self.loop.inner or self.playing
         if node is None or within or self.cadenced or self.shards.parts:
             return entry
         held = self._literal(self.made_here(node, entry), entry)
         if not held:
-            return self.as_entry(node, entry)
+            return self.as_entry(node, entry, lengths)
         return self._rewritten(entry, {key: self.row_of_iteration(each, v) for key, each, v in held})
 
     def key_of_iteration(self, box: cst.BaseExpression | None) -> None:
@@ -154,7 +157,7 @@ class Containers(IterationNumbers):
             if isinstance(key, cst.BinaryOperation) and isinstance(key.operator, (cst.Modulo, cst.FloorDivide)):
                 with self.unrecorded():
                     index = self.eval(key)
-                self.row_of_iteration(key, index)
+                self.row_of_iteration(key, index, False)
 
     def row_of_parts(self, node: cst.BaseExpression | None, entry: Value) -> Value:
         """Return a row that each iteration keeps, with the numbers of this rank's part as those of the iteration.

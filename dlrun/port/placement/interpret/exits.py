@@ -399,7 +399,7 @@ class Exits(LibraryRows):
         if (value.zero and not value.refs) or value.place.kind is Kind.RUN:
             return True  # what an earlier loop left is this rank's part
         objects = [ref for ref in value.refs if isinstance(ref, Obj)]
-        return bool(objects) and all(self._empty(ref) for ref in objects)
+        return bool(objects) and not value.reduced and all(self._empty(ref) for ref in objects)
 
     def _is_empty(self, value: Value) -> bool:
         """Tell whether an array has no entries."""

@@ -20,7 +20,7 @@ Numbers = dict[cst.BaseExpression, tuple[int, int] | None]  # from what each cou
 class IterationNumbers(Operators):
     """Finds the counts of which a number is made that an iteration keeps: ``epoch * len(loader) + i``."""
 
-    def as_entry(self, node: cst.BaseExpression, value: Value) -> Value:
+    def as_entry(self, node: cst.BaseExpression, value: Value, lengths: bool = True) -> Value:
         """Return a number that an iteration keeps as that of its serial iteration, which ``node`` is made to be.
 
         Likewise the numbers in a text, or in a named tuple.
@@ -33,13 +33,15 @@ class IterationNumbers(Operators):
             return value
         with self.unrecorded():
             found = self._numbers_in(node)
-        if not found or all(first is None for first in found.values()):
+        alone = found is not None and all(first is None for first in found.values())
+        if not found or (alone and not lengths):
             return value
         for each, first in found.items() if self.recording else ():
             known = self.iteration_numbers.setdefault(each, first)
             if known != first:
                 return Value(unknown(each, "calls count from different numbers here"), scalar=value.scalar)
-        return Value(ENTRY, scalar=value.scalar)
+        alone = alone and self.content(value).uniform
+        return Value(SAME if alone else ENTRY, scalar=value.scalar)
 
     def _written_in(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         """Yield what a text, or a named tuple, is made of."""

@@ -151,7 +151,7 @@ class Statements(Loops):
         if node in self.shards.steps:
             return
         if isinstance(node.operator, cst.AddAssign) and isinstance(node.value, cst.BinaryOperation):
-            given = self.row_of_iteration(node.value, given)  # (i + 1) * loss
+            given = self.row_of_iteration(node.value, given, False)  # (i + 1) * loss
         if self._in_place(node, old, given):
             return
         self.assign(target, self.operated(node.operator, old, given, node), node.value)
