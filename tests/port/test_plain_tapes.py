@@ -175,6 +175,7 @@ print(SHOW)
         ("[i, float(loss)]", "[dl.serial_iteration(i), float(loss)]"),
         ("{'step': step}", "{'step': dl.serial_iteration(step, 1)}"),
         ("step", "dl.serial_iteration(step, 1)"),
+        ("int(opt.iterations)", "int(dl.serial_iteration(opt.iterations, 1))"),
         ("i / 10", "dl.serial_iteration(i) / 10"),
         ("(step * loss, i % 7)", "(dl.serial_iteration(step, 1) * loss, dl.serial_iteration(i) % 7)"),
     ],
@@ -187,7 +188,7 @@ def test_numbers_of_iterations_that_are_kept_are_those_of_the_serial_iterations(
 
 
 def test_what_is_no_number_of_an_iteration_is_told_where_it_is_kept() -> None:
-    doubts = port(KEEPS.replace("KEEP", "rows.append((int(opt.iterations), i))").replace("SHOW", "rows")).doubts
+    doubts = port(KEEPS.replace("KEEP", "rows.append((np.sqrt(i), float(loss)))").replace("SHOW", "rows")).doubts
     assert [d.name for d in doubts if d.danger != "low"] == ["unknown-placement"]
 
 

@@ -12,7 +12,7 @@ from dlrun.port.placement import rules
 from dlrun.port.placement.interpret.containers import Containers
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import CONTENT, PROPERTY, Bound, Class, Frame, Function, Method, Obj, key_of
-from dlrun.port.placement.values import ANY, SAME, Kind, Value, combine, join, joined, unknown
+from dlrun.port.placement.values import ANY, FROM, SAME, Kind, Value, combine, join, joined, unknown
 from dlrun.port.program.script import dotted, names_in, walk
 
 _DUNDERS: dict[type[Any], str] = {
@@ -210,7 +210,7 @@ class Classes(Containers):
             rate = name in _RATES and held.place.kind is Kind.COUNT
             return Value(scalar=True) if rate else held  # set by a serial count: the rate that all ranks train with
         if name == "iterations" and "keras.optimizers." in f"{ref.name}.":
-            return Value(self.updates, scalar=True)
+            return Value(self.updates, scalar=True, name=f"{FROM}{int(self.updated)}" if self.loop is not None else "")
         if ref.kind == "foreign" and name == "state" and ref.name.startswith("torch.optim."):
             return self._states(node)
         if (

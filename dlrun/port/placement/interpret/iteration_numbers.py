@@ -98,6 +98,8 @@ class IterationNumbers(Operators):
                 return self._numbers_in(node.expression)
             case cst.Call(func=cst.Name(name)) if name in _FORMS:
                 return self._numbers_of(arg.value for arg in node.args)
+            case cst.Call(func=cst.Attribute(value=number, attr=cst.Name("numpy" | "item")), args=[]):
+                return self._numbers_in(number)
             case cst.BaseNumber():
                 return {}
             case cst.Call(func=cst.Name("len")) | cst.Name() | cst.Attribute():
