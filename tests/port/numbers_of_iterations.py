@@ -46,6 +46,7 @@ class Recorder:
 
 rec, grown = Recorder(), torch.zeros(0)
 means, found = [], []
+early = late = n_late = 0
 groups, sums, counts, parts = defaultdict(list), defaultdict(float), Counter(), torch.zeros(3)
 rows, made, texts, points, pairs, plain, high = [], [], [], [], [], [], []
 log = {"step": [], "loss": []}
@@ -61,6 +62,11 @@ for epoch in range(2):
         weighed += (i + 1) * loss
         weights += i + 1
         groups[step // 6].append(loss)
+        if step < 7:
+            early += loss
+        else:
+            late += loss
+            n_late += 1
         sums[i % 3] += loss
         counts[i % 3] += 1
         parts[i % 3] += loss
@@ -92,6 +98,7 @@ for epoch in range(2):
     print(weighed / weights, weighed, weights)
     print(sorted(sums.items()), sorted(counts.items()), parts.tolist())
     print({k: sum(v) / len(v) for k, v in sorted(groups.items())})
+print(early, late, n_late)
 n_batches, flat = len(loader), torch.tensor(log["loss"])
 print(means, len(log["loss"]) // n_batches, flat.numel() / len(loader))
 print(flat.view(-1, n_batches).mean(1).tolist(), [part.mean().item() for part in torch.split(flat, n_batches)])

@@ -38,7 +38,7 @@ from dlrun.port.placement.values import (
     trimmed,
     unknown,
 )
-from dlrun.port.program.script import dotted, names_in, walk
+from dlrun.port.program.script import added, calls_method, dotted, names_in, walk
 
 _UNROLLED = 8  # entries of a list that is gone through one by one
 _ROUNDS = 5  # until a loop that is no loop over a shard changes nothing any more
@@ -68,7 +68,7 @@ class ControlFlow(Statements):
         return any(value.place.kind is Kind.ENTRY for value in left)
 
     def _do_If(self, node: cst.If) -> None:  # noqa: N802
-        test = self.eval(node.test)
+        test = self._of_serial_number(node, self.eval(node.test))
         self.tested(node)
         if test.const is not NOTHING and not isinstance(test.const, (str, bytes)):
             self._branch(node.body if test.const else node.orelse)
@@ -112,6 +112,25 @@ class ControlFlow(Statements):
         self.state = merge_diverged(then, self.state, node.test)
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)
+
+    def _of_serial_number(self, node: cst.If, test: Value) -> Value:
+        """Return a test of an iteration's number as one of the serial number, where all it decides is what is added.
+
+        Each rank then adds what is of its own batches: ``if step < 100: early += loss``, ``else: late += loss``.
+        """
+        compared = node.test if isinstance(node.test, cst.Comparison) else None
+        if compared is None or len(compared.comparisons) != 1 or self.loop is None or not _only_adds(node):
+            return test
+        sides = [compared.left, compared.comparisons[0].comparator]
+        known = {*self.shards.divided, *self.shards.counted}
+        bound = type(compared.comparisons[0].operator) in _ORDERED
+        if not bound or not test.place.uniform or any(n in known for n in walk(node.test)):
+            return test
+        made = [self.row_of_iteration(side, self.seen_last(side), False) for side in sides]
+        if all(value.place.kind is not Kind.ENTRY for value in made):
+            return test
+        self.note(node.test, Value(ENTRY, scalar=True))
+        return Value(ENTRY, scalar=True)
 
     def _added_between(self, test: cst.BaseExpression, before: State) -> None:
         """Make unknown what the iterations between two of a cadence add up: of n ranks these are fewer."""
@@ -462,6 +481,20 @@ def _is_endless(node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is a loop that an exception alone ends: what it leaves is there where that is caught."""
     breaks = any(isinstance(n, cst.Break) for n in walk(node)) if isinstance(node, cst.While) else True
     return isinstance(node, cst.While) and dotted(node.test) == "True" and not breaks
+
+
+def _only_adds(node: cst.If) -> bool:
+    """Tell whether all that the branches of ``node`` do is to add to something: ``total += x``, ``kept.append(x)``."""
+    lines: list[cst.CSTNode] = list(node.body.body)
+    if isinstance(node.orelse, cst.If):
+        return False
+    lines += node.orelse.body.body if node.orelse is not None else ()
+    for line in lines:
+        for small in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
+            call = small.value if isinstance(small, cst.Expr) else None
+            if added(small) is None and not (isinstance(call, cst.Call) and calls_method(call, "append")):
+                return False
+    return True
 
 
 def _has_counted(value: Value) -> bool:
