@@ -173,14 +173,14 @@ class Classes(Containers):
 
     def attribute(self, owner: Value, name: str, node: cst.CSTNode) -> Value:
         """Return the attribute ``name`` of ``owner``."""
+        if name == "num_batches_tracked":
+            return Value(self.updates, scalar=True)  # of a BatchNorm layer
         found: Value | None = None
         for ref in owner.refs:
             found = join(found, self._of_ref(ref, owner, name, node))
-        if found is not None and name != "num_batches_tracked":
+        if found is not None:
             return found
         place = self.content(owner)
-        if name == "num_batches_tracked":
-            return Value(self.updates, scalar=True)  # of a BatchNorm layer
         if name in _SHAPES:
             means = name == "shape" and "means" in place.adds  # a place for each local iteration
             return Value(place if means else SAME, name="size" if name == "shape" and place.kind is Kind.ENTRY else "")

@@ -145,7 +145,7 @@ class Containers(IterationNumbers):
         held = self._literal(self.made_here(node, entry), entry)
         if not held:
             return self.as_entry(node, entry, lengths)
-        return self._rewritten(entry, {key: self.row_of_iteration(each, v) for key, each, v in held})
+        return self._rewritten(entry, {key: self.row_of_iteration(each, v, lengths) for key, each, v in held})
 
     def key_of_iteration(self, box: cst.BaseExpression | None) -> None:
         """Let what an iteration adds to go by its serial number: ``sums[i % 3] += x``, ``groups[i % 3].append(x)``.
@@ -155,9 +155,7 @@ class Containers(IterationNumbers):
         for each in box.slice if isinstance(box, cst.Subscript) and self.loop is not None else ():
             key = each.slice.value if isinstance(each.slice, cst.Index) else None
             if isinstance(key, cst.BinaryOperation) and isinstance(key.operator, (cst.Modulo, cst.FloorDivide)):
-                with self.unrecorded():
-                    index = self.eval(key)
-                self.row_of_iteration(key, index, False)
+                self.row_of_iteration(key, self.looked_at(key), False)
 
     def row_of_parts(self, node: cst.BaseExpression | None, entry: Value) -> Value:
         """Return a row that each iteration keeps, with the numbers of this rank's part as those of the iteration.

@@ -26,9 +26,8 @@ class IterationNumbers(Operators):
         Likewise the numbers in a text, or in a named tuple.
         """
         if (fields := list(self._written_in(node))) and not value.refs:
-            with self.unrecorded():
-                held = [(each, self.eval(each)) for each in fields]
-            return replace(value, place=combine(self.content(self.as_entry(each, v)) for each, v in held))
+            held = [self.as_entry(each, self.looked_at(each)) for each in fields]
+            return replace(value, place=combine(map(self.content, held)))
         if value.refs or value.items or self.content(value).kind is Kind.UNKNOWN:
             return value
         with self.unrecorded():
@@ -42,6 +41,11 @@ class IterationNumbers(Operators):
                 return Value(unknown(each, "calls count from different numbers here"), scalar=value.scalar)
         alone = alone and self.content(value).uniform
         return Value(SAME if alone else ENTRY, scalar=value.scalar)
+
+    def looked_at(self, node: cst.BaseExpression) -> Value:
+        """Return what ``node`` is now, and record nothing of it."""
+        with self.unrecorded():
+            return self.eval(node)
 
     def _written_in(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         """Yield what a text, or a named tuple, is made of."""
@@ -81,9 +85,7 @@ class IterationNumbers(Operators):
         boxes = (n for n in self.script.of(cst.Subscript) if n.value.deep_equals(target.value))
         if any(not self._is_target(n) and self.script.inside(n, loop.node) for n in boxes):
             return index
-        with self.unrecorded():
-            held = [(part, self.eval(part)) for part in each]
-        found = tuple(self.as_entry(part, v) for part, v in held)
+        found = tuple(self.as_entry(part, self.looked_at(part)) for part in each)
         return replace(index, items=found, place=combine(map(self.content, found))) if len(found) > 1 else found[0]
 
     def _is_target(self, node: cst.CSTNode) -> bool:
