@@ -13,9 +13,9 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.insert import statements
 from dlrun.port.placement.interpret import Interpreter
-from dlrun.port.placement.interpret.control_flow import ENDS
+from dlrun.port.placement.interpret.control_flow import ENDS, is_endless
 from dlrun.port.placement.interpret.exits import Exit
-from dlrun.port.program.script import dotted, names_in, walk
+from dlrun.port.program.script import dotted, names_in
 
 _WHY = {
     "total": "sums over all ranks' samples",
@@ -145,7 +145,7 @@ class Reductions:
                 yield Edit(self._first_line(loop), why, before=tuple(after))
                 continue
             place, first = self._left_by(loop)
-            if place is loop and _endless(loop):
+            if place is loop and is_endless(loop):
                 why = f"{names}: local to rank 0: nothing behind this loop is come by, it ends by an exception"
                 yield Doubt(loop, why, "medium", name="unknown-placement")
                 continue
@@ -162,7 +162,7 @@ class Reductions:
         parents, left = self.facts.script.parents, loop
         while isinstance(block := parents.get(left), cst.IndentedBlock) and block.body[-1] is left:
             around = parents[block]
-            if isinstance(around, cst.Try) and around.body is block and _endless(loop):
+            if isinstance(around, cst.Try) and around.body is block and is_endless(loop):
                 catches = _ending(around)
                 lines = catches.body.body if catches is not None else [loop]
                 return (lines[0], lines[0] is not loop) if isinstance(lines[0], cst.BaseStatement) else (around, False)
@@ -170,7 +170,7 @@ class Reductions:
             opened = [item.item.func for item in items if isinstance(item.item, cst.Call)]
             if any(_MONITORED.search(self.facts.script.name_of(made)) for made in opened):
                 return around, False
-            if not items or not _endless(loop):
+            if not items or not is_endless(loop):
                 break
             left = around
         return loop, False
@@ -303,15 +303,6 @@ def _text(made: Exit) -> str:
 
 
 __all__ = ["Reductions", "dotted"]
-
-
-def _endless(loop: cst.CSTNode) -> bool:
-    """Tell whether ``loop`` is a ``while True`` that nothing leaves but an exception."""
-    return (
-        isinstance(loop, cst.While)
-        and (dotted(loop.test) == "True" or (isinstance(loop.test, cst.Integer) and loop.test.value != "0"))
-        and not any(isinstance(n, (cst.Break, cst.Return)) for n in walk(loop.body))
-    )
 
 
 def _ending(block: cst.Try) -> cst.ExceptHandler | None:

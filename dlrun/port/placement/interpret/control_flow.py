@@ -241,7 +241,7 @@ class ControlFlow(Statements):
         after = self.state
         for handler in node.handlers:
             caught = {n.rpartition(".")[2] for n in names_in(handler.type)} if handler.type is not None else set()
-            ends = not caught.isdisjoint(ENDS) and any(map(_is_endless, node.body.body))
+            ends = not caught.isdisjoint(ENDS) and any(map(is_endless, node.body.body))
             self.state = dict(after) if ends and after is not None else merge(dict(before), after)
             if handler.name is not None:
                 self.assign(handler.name.name, ANY)
@@ -477,10 +477,13 @@ class ControlFlow(Statements):
             self.state = merge(after, left)
 
 
-def _is_endless(node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is a loop that an exception alone ends: what it leaves is there where that is caught."""
-    breaks = any(isinstance(n, cst.Break) for n in walk(node)) if isinstance(node, cst.While) else True
-    return isinstance(node, cst.While) and dotted(node.test) == "True" and not breaks
+def is_endless(loop: cst.CSTNode) -> bool:
+    """Tell whether ``loop`` is a ``while True`` that nothing leaves but an exception."""
+    return (
+        isinstance(loop, cst.While)
+        and (dotted(loop.test) == "True" or (isinstance(loop.test, cst.Integer) and loop.test.value != "0"))
+        and not any(isinstance(n, (cst.Break, cst.Return)) for n in walk(loop.body))
+    )
 
 
 def _only_adds(node: cst.If) -> bool:
