@@ -7,11 +7,12 @@ import os
 
 
 def clear(run_dir: str) -> None:
-    """Remove them; each holds links alone."""
+    """Remove them; each holds links alone. The watchers of a job whose ``dlrun launch`` was killed all do so at once."""
     with contextlib.suppress(OSError):
         left = [name for name in os.listdir(run_dir) if name.startswith(".saving-")]  # noqa: PTH208
         for folder in (f"{run_dir}/{name}" for name in left):
             with contextlib.suppress(OSError):
                 for name in os.listdir(folder):  # noqa: PTH208
-                    os.unlink(f"{folder}/{name}")  # noqa: PTH108
+                    with contextlib.suppress(FileNotFoundError):  # another watcher was faster
+                        os.unlink(f"{folder}/{name}")  # noqa: PTH108
                 os.rmdir(folder)  # noqa: PTH106

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from launchers import LAUNCHERS
 
 FAILS = """
 import os, sys, time
@@ -105,7 +106,11 @@ def test_a_signal_to_dlrun_ends_everything(mpiexec, tmp_path, number, code):
     told = f"dlrun: {number.name} ended the job (exit code {code}); logs: " in (tmp_path / "errors").read_text()
     assert told == (code > 0)
     assert left_running(tmp_path, 40) == []
-    assert not list(tmp_path.glob("dlrun-runs/*/.saving-*")), "of checkpoints that were being written"
+    left = list(tmp_path.glob("dlrun-runs/*/.saving-*"))  # of checkpoints that were being written
+    # Whom SIGKILL ends cannot clear up; the watchers do, where MPICH's proxies do not kill them first (1 of 300 times).
+    name = next(each for each, path in LAUNCHERS.items() if path == mpiexec)
+    assert not left or (number == signal.SIGKILL and name.startswith("mpich"))
+    assert all(path.is_symlink() for folder in left for path in folder.iterdir())
 
 
 DISAGREES = """
