@@ -7,7 +7,7 @@ import os
 
 
 def clear(run_dir: str) -> None:
-    """Remove them; each holds links alone. The watchers of a job whose ``dlrun launch`` was killed all do so at once."""
+    """Remove them; each holds links alone. All watchers do so at once when ``dlrun launch`` was killed."""
     with contextlib.suppress(OSError):
         left = [name for name in os.listdir(run_dir) if name.startswith(".saving-")]  # noqa: PTH208
         for folder in (f"{run_dir}/{name}" for name in left):
