@@ -47,6 +47,7 @@ class Recorder:
 rec, grown = Recorder(), torch.zeros(0)
 means, found = [], []
 early = late = n_late = 0
+fourth = others = n_others = 0
 groups, sums, counts, parts = defaultdict(list), defaultdict(float), Counter(), torch.zeros(3)
 rows, made, texts, points, pairs, plain, high = [], [], [], [], [], [], []
 log = {"step": [], "loss": []}
@@ -67,6 +68,14 @@ for epoch in range(2):
         else:
             late += loss
             n_late += 1
+        if i % 4 == 0:
+            fourth += loss
+        else:
+            others += loss
+            n_others += 1
+        parity = "odd" if step % 2 else "even"
+        groups[parity].append(loss)
+        sums["first" if step < 7 else "then"] += loss
         sums[i % 3] += loss
         counts[i % 3] += 1
         parts[i % 3] += loss
@@ -96,9 +105,10 @@ for epoch in range(2):
         grown = torch.cat([grown, torch.tensor([loss])])
     means.append(total / (step - first))
     print(weighed / weights, weighed, weights)
-    print(sorted(sums.items()), sorted(counts.items()), parts.tolist())
-    print({k: sum(v) / len(v) for k, v in sorted(groups.items())})
+    print(sorted(sums.items(), key=str), sorted(counts.items()), parts.tolist())
+    print({k: sum(v) / len(v) for k, v in sorted(groups.items(), key=str)})
 print(early, late, n_late)
+print(fourth, others, n_others)
 n_batches, flat = len(loader), torch.tensor(log["loss"])
 print(means, len(log["loss"]) // n_batches, flat.numel() / len(loader))
 print(flat.view(-1, n_batches).mean(1).tolist(), [part.mean().item() for part in torch.split(flat, n_batches)])

@@ -341,8 +341,10 @@ def test_batches_that_are_left_out_by_their_number_are_told_and_those_in_front_o
     assert not [d for d in port(accumulated).doubts if "trained on goes by" in d.why]
 
 
+@pytest.mark.parametrize("also", ["", "; print(i)"])
 @pytest.mark.parametrize("shown", ["odd", "even, odd", "odd / 2"])
-def test_what_iterations_between_those_of_a_cadence_add_up_is_told(shown) -> None:
+def test_what_iterations_between_those_of_a_cadence_add_up_is_told(shown, also) -> None:
+    """Where they do nothing but to add up, each adds to what its serial number says."""
     script = f"""import torch
 from torch.utils.data import DataLoader
 model = torch.nn.Linear(4, 1)
@@ -356,8 +358,12 @@ for i, (x, y) in enumerate(loader):
     if i % 2 == 0:
         even += loss.item()
     else:
-        odd += loss.item()
+        odd += loss.item(){also}
 print({shown})
 """
+    if not also:
+        ported = port(script)
+        assert "if dl.serial_iteration(i) % 2 == 0:" in ported.text and not ported.doubts
+        return
     doubts = [d for d in port(script).doubts if d.danger != "low"]
     assert [d.name for d in doubts] == ["unknown-placement"] and "between those of a cadence" in doubts[0].why

@@ -68,7 +68,7 @@ class ControlFlow(Statements):
         return any(value.place.kind is Kind.ENTRY for value in left)
 
     def _do_If(self, node: cst.If) -> None:  # noqa: N802
-        test = self._of_serial_number(node, self.eval(node.test))
+        test = self.of_serial_number(node, self.eval(node.test))
         self.tested(node)
         if test.const is not NOTHING and not isinstance(test.const, (str, bytes)):
             self._branch(node.body if test.const else node.orelse)
@@ -113,24 +113,39 @@ class ControlFlow(Statements):
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)
 
-    def _of_serial_number(self, node: cst.If, test: Value) -> Value:
-        """Return a test of an iteration's number as one of the serial number, where all it decides is what is added.
+    def of_serial_number(self, node: cst.If | cst.IfExp, test: Value) -> Value:
+        """Return a test of an iteration's number as one of the serial number, where it decides what is added to.
 
-        Each rank then adds what is of its own batches: ``if step < 100: early += loss``, ``else: late += loss``.
+        Each rank then adds what is of its own batches: ``if step < 100: early += loss``, ``else: late += loss``, and
+        ``key = "even" if i % 2 == 0 else "odd"``, ``sums[key] += loss``.
         """
-        compared = node.test if isinstance(node.test, cst.Comparison) else None
-        if compared is None or len(compared.comparisons) != 1 or self.loop is None or not _only_adds(node):
+        chooses = _only_adds(node) if isinstance(node, cst.If) else self._is_key(node)
+        if self.loop is None or not chooses or not test.place.uniform:
             return test
-        sides = [compared.left, compared.comparisons[0].comparator]
+        compared = node.test if isinstance(node.test, cst.Comparison) and len(node.test.comparisons) == 1 else None
+        sides = [node.test] if compared is None else [compared.left, compared.comparisons[0].comparator]
+        bound = compared is not None and type(compared.comparisons[0].operator) in _ORDERED
+        shared = any(isinstance(side, cst.BinaryOperation) and isinstance(side.operator, cst.Modulo) for side in sides)
         known = {*self.shards.divided, *self.shards.counted}
-        bound = type(compared.comparisons[0].operator) in _ORDERED
-        if not bound or not test.place.uniform or any(n in known for n in walk(node.test)):
+        if not (bound or (shared and node.orelse is not None)) or any(n in known for n in walk(node.test)):
             return test
         made = [self.row_of_iteration(side, self.seen_last(side), False) for side in sides]
         if all(value.place.kind is not Kind.ENTRY for value in made):
             return test
         self.note(node.test, Value(ENTRY, scalar=True))
         return Value(ENTRY, scalar=True)
+
+    def _is_key(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node``, or what it is bound to, is nothing but an index: ``sums["a" if x else "b"]``."""
+        up = self.script.parents[node]
+        if isinstance(up, cst.Index):
+            return True
+        target = up.targets[0].target if isinstance(up, cst.Assign) and len(up.targets) == 1 else None
+        if not isinstance(target, cst.Name):
+            return False
+        scope = self.script.scope_of(target)
+        uses = [n for n in self.script.named(target.value) if n is not target and self.script.scope_of(n) is scope]
+        return all(isinstance(self.script.parents[n], cst.Index) for n in uses)
 
     def _added_between(self, test: cst.BaseExpression, before: State) -> None:
         """Make unknown what the iterations between two of a cadence add up: of n ranks these are fewer."""

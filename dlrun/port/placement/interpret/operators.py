@@ -379,8 +379,12 @@ class Operators(Expressions):
         """Tell whether ``value`` is what a loop carries from a None that stands for zero; see ``loops``."""
         raise NotImplementedError
 
+    def of_serial_number(self, node: cst.If | cst.IfExp, test: Value) -> Value:
+        """Return a test of an iteration's number as one of the serial number; see ``control_flow``."""
+        raise NotImplementedError
+
     def _IfExp(self, node: cst.IfExp) -> Value:  # noqa: N802
-        test = self.eval(node.test)
+        test = self.of_serial_number(node, self.eval(node.test))
         self.tested(node)
         if test.const is not NOTHING:
             return self.eval(node.body if test.const else node.orelse)
