@@ -102,6 +102,21 @@ for epoch in range(2):
         row = json.loads(json.dumps({"loss": loss, "right": ok}))
         for name, value in row.items():  # names that only a run tells
             by_key.setdefault(name, []).append(value)
+paired, both, lasting = {"loss": (0.0, 0)}, defaultdict(lambda: (0.0, 0)), (0.0, 0, 0)
+for epoch in range(2):
+    fresh = 0.0, 0
+    for x, y in loader:
+        loss, ok, found = step(x, y)
+        fresh = fresh[0] + loss * len(x), fresh[1] + len(x)
+        total, n = paired["loss"]
+        paired["loss"] = (total + loss, n + 1)
+        for name, value in (("loss", loss), ("right", ok)):
+            total, n = both[name]
+            both[name] = (total + value * len(x), n + len(x))
+        total, n, steps = lasting
+        lasting = (total + loss * len(x), n + len(x), steps + 1)
+    print("tuples", fresh[0] / fresh[1], paired, lasting, lasting[0] / lasting[1])
+    print("means", {name: total / n for name, (total, n) in both.items()})
 rates, at, rows = [], [], []
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):

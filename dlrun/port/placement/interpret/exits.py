@@ -21,6 +21,7 @@ from dlrun.port.placement.values import (
     Place,
     Quotient,
     Value,
+    constant,
     unknown,
 )
 from dlrun.port.program.script import Script
@@ -113,7 +114,7 @@ class Exits(LibraryRows):
     ) -> Value | None:
         """Return what ``at`` holds behind the loop, with the reduction that makes it so."""
         place = value.place
-        if value.items is not None and (tuples := self._items_behind(node, at, value, before)) is not None:
+        if value.items is not None and (tuples := self._items_behind(node, at, value, before, found)) is not None:
             return tuples
         if self.whole is not None and whole.inexact(place):
             return None
@@ -435,13 +436,21 @@ class Exits(LibraryRows):
                 if held.place.kind is Kind.ENTRY and (ref, key) not in base:
                     self.write((ref, key), held.at(place))
 
-    def _items_behind(self, node: Any, at: Location, value: Value, before: Value | None) -> Value | None:
-        """Return a tuple that goes on from iteration to iteration: what it has added up is local."""
+    def _items_behind(
+        self, node: Any, at: Location, value: Value, before: Value | None, found: dict[Any, list[Path]]
+    ) -> Value | None:
+        """Return a tuple that goes on from iteration to iteration: one of sums becomes serial, any other is local."""
         items = value.items or ()
         own = [Place(Kind.RUN, (at[0], f"{at[1]}[{k}]")) for k in range(len(items))]
-        goes_on = any(now.place.at == p.at for now, p in zip(items, own, strict=True))
-        if before is None or before.items is None or not goes_on:
+        on = [now.place.at == p.at for now, p in zip(items, own, strict=True)]
+        if before is None or before.items is None or not any(on):
             return None
+        sums = all(on) and all(now.place.kind is Kind.RUN and now.place.adds <= {"entry", "same"} for now in items)
+        if sums:
+            added = Place(Kind.RUN, at, frozenset({"entry"}))
+            first = constant(0) if all(map(self._is_zero, before.items)) else before
+            made = self._reduce(node, at, replace(value, place=added, items=None), first, found, added)
+            return made if made.place != SAME else replace(made, items=tuple(now.at(SAME) for now in items))
         lost = unknown(node, "it is computed from what this rank has added up so far", at)
         left = [
             was if now.place == p else now.at(lost) if now.place.at == p.at else now
