@@ -130,7 +130,8 @@ class Containers(IterationNumbers):
             return self.restore(node, entry)
         held = self._literal(node, entry)
         counts = [(key, each, v) for key, each, v in held if self._counts(each, v)]
-        if len(counts) == len(held):
+        spread = isinstance(node, cst.Dict) and any(isinstance(e, cst.StarredDictElement) for e in node.elements)
+        if len(counts) == len(held) and not spread:
             return entry
         return self._rewritten(entry, {key: self.restore(each, v) for key, each, v in counts})
 

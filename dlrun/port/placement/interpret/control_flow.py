@@ -456,7 +456,8 @@ class ControlFlow(Statements):
             flows.breaks, flows.continues = outer
             new = merge(entry, out)
             if entry is not None and out is not None and new is not None:
-                for at in [at for at in out if at in entry and entry[at].zero and _has_counted(out[at])]:
+                counted = [at for at in out if at in entry and entry[at].zero and _has_counted(out[at])]
+                for at in (at for at in counted if at[1] != GROWN):
                     new[at] = Value(COUNT, scalar=True)  # it goes on counting in the next loop over a shard
                 for at in new.keys() - entry.keys():
                     if isinstance(at[0], Frame):
