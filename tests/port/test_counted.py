@@ -548,3 +548,23 @@ made.to_csv("b.csv")
 """)
     assert 'pd.DataFrame([{"steps": dl.serial_steps(steps)}]).to_csv' in ported.text
     assert [doubt.why.partition(":")[0] for doubt in ported.doubts] == ["made"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "serial", "told"),
+    [
+        ('row = {"steps": steps, "epoch": epoch}\n    rows.append(row)', True, []),
+        ('row = {"steps": steps, **{"epoch": epoch}}\n    rows.append(row)\n    print(row)', True, []),
+        ('row = {"steps": steps, "epoch": epoch}\n    print(row)\n    rows.append(row)', False, ["row", "rows"]),
+        ('for k, v in {"steps": steps, "epoch": epoch}.items():\n        print(k, v)', False, ["v"]),
+        ("for v in (steps, epoch):\n        print(v)", False, ["v"]),
+    ],
+)
+def test_a_row_that_has_a_name_is_serial_where_it_is_kept_and_counts_beside_other_numbers_are_told(
+    lines: str, serial: bool, told: list[str]
+) -> None:
+    begun = WRITTEN[: WRITTEN.index("    numbers.append")]
+    ported = port(f"{begun}    {lines}\nprint(rows)\n")
+    assert ('"steps": dl.serial_steps(steps)' in ported.text) is serial
+    assert "dl.serial_steps(v)" not in ported.text
+    assert [doubt.why.partition(":")[0] for doubt in ported.doubts] == told

@@ -128,6 +128,7 @@ class Containers(IterationNumbers):
         """Return what is kept for later: a count, or a row with the counts in it, beside others, as the serial ones."""
         if node is not None and self._counts(node, entry):
             return self.restore(node, entry)
+        node = node and self.made_here(node, entry)
         held = self._literal(node, entry)
         counts = [(key, each, v) for key, each, v in held if self._counts(each, v)]
         spread = isinstance(node, cst.Dict) and any(isinstance(e, cst.StarredDictElement) for e in node.elements)
