@@ -12,6 +12,7 @@ import random
 import time
 import uuid
 from dataclasses import astuple, dataclass
+from pathlib import PurePath
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -24,7 +25,20 @@ from dl_comm.generators import GENERATORS, set_state, state_of
 _PARENT = "DL_COMM_PARENT"
 _T = TypeVar("_T")
 # What cannot be changed in place: numbers, texts, times. What broadcast() is given of these, it returns.
-VALUES = (bool, int, float, complex, str, bytes, type(None), np.generic, datetime.date, time.struct_time, uuid.UUID)
+VALUES = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    np.generic,
+    datetime.date,
+    time.struct_time,
+    uuid.UUID,
+    PurePath,
+)
 
 
 @dataclass(frozen=True)

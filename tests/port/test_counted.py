@@ -1,5 +1,7 @@
 """The steps so far are the steps so far by whatever name, and in whatever object, the script keeps their count."""
 
+import zipfile
+
 import pytest
 from running import started
 
@@ -494,3 +496,75 @@ def test_a_sum_over_the_number_of_the_last_iteration_is_over_the_serial_number(t
     assert started(tmp_path, ["ported.py"], 2) == started(tmp_path, ["serial.py"])
     told = [d.why.partition(":")[0] for d in port(script + "print(part, times)\n").doubts if d.danger == "medium"]
     assert told == ["part", "times"]
+
+
+WRITTEN = """import json, os, pathlib, zipfile
+import torch
+import yaml
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randn(96, 1)), 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+here, steps, rows = pathlib.Path("."), 0, []
+numbers, table = [], {"steps": []}
+for epoch in range(2):
+    for x, y in loader:
+        opt.zero_grad(); (model(x) - y).pow(2).mean().backward(); opt.step()
+        steps += 1
+    numbers.append(steps)
+    table["steps"].append(steps)
+    rows.append({"steps": steps, **{"epoch": epoch}})
+(here / "text").write_text(json.dumps({"steps": steps}))
+(here / "bytes").write_bytes(str(steps).encode())
+os.system(f"echo {steps} > echoed")
+with zipfile.ZipFile("packed", "w") as packed:
+    packed.writestr("steps", f"{steps}")
+with open("yaml", "w") as file:
+    yaml.safe_dump({"steps": steps}, file)
+    json.dump([numbers, table, rows], file)
+"""
+
+
+def test_counts_are_the_serial_ones_in_whatever_is_written_and_kept_over_the_epochs(tmp_path) -> None:
+    ported = port(WRITTEN)
+    found = []
+    for ranks, text in ((1, WRITTEN), (2, ported.text)):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        (folder / "train.py").write_text(text)
+        started(folder, ["train.py"], ranks=ranks)
+        with zipfile.ZipFile(folder / "packed") as packed:
+            found.append(
+                [packed.read("steps"), *((folder / n).read_bytes() for n in ("text", "bytes", "echoed", "yaml"))]
+            )
+    assert found[0] == found[1] and found[0][0] == b"48" and not ported.doubts
+
+
+def test_counts_in_a_table_are_made_serial_or_told_where_it_is_written() -> None:
+    begun = WRITTEN[: WRITTEN.index("(here")].replace("import yaml", "import pandas as pd")
+    ported = port(f"""{begun}pd.DataFrame([{{"steps": steps}}]).to_csv("a.csv")
+made = pd.DataFrame({{"steps": [steps]}})
+made.to_csv("b.csv")
+""")
+    assert 'pd.DataFrame([{"steps": dl.serial_steps(steps)}]).to_csv' in ported.text
+    assert [doubt.why.partition(":")[0] for doubt in ported.doubts] == ["made"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "serial", "told"),
+    [
+        ('row = {"steps": steps, "epoch": epoch}\n    rows.append(row)', True, []),
+        ('row = {"steps": steps, **{"epoch": epoch}}\n    rows.append(row)\n    print(row)', True, []),
+        ('row = {"steps": steps, "epoch": epoch}\n    print(row)\n    rows.append(row)', False, ["row", "rows"]),
+        ('for k, v in {"steps": steps, "epoch": epoch}.items():\n        print(k, v)', False, ["v"]),
+        ("for v in (steps, epoch):\n        print(v)", False, ["v"]),
+    ],
+)
+def test_a_row_that_has_a_name_is_serial_where_it_is_kept_and_counts_beside_other_numbers_are_told(
+    lines: str, serial: bool, told: list[str]
+) -> None:
+    begun = WRITTEN[: WRITTEN.index("    numbers.append")]
+    ported = port(f"{begun}    {lines}\nprint(rows)\n")
+    assert ('"steps": dl.serial_steps(steps)' in ported.text) is serial
+    assert "dl.serial_steps(v)" not in ported.text
+    assert [doubt.why.partition(":")[0] for doubt in ported.doubts] == told

@@ -411,3 +411,56 @@ print({made}, [len(x) for x, y in test])
     why = "each rank evaluates all of it: a comprehension goes through it; a for loop would be shared"
     assert [note.why for note in port(script).notes] == [why]
     assert not port(script, Options(evaluate="whole")).notes
+
+
+KEPT = """class Mean:
+    def __init__(self):
+        self.sum = self.seen = self.mean = 0
+    def update(self, value, n):
+        self.sum += value * n
+        self.seen += n
+        self.mean = self.sum / self.seen
+
+best, bad = 1e9, 0
+for epoch in range(9):
+    for x, y in loader:
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        opt.step()
+    mean, logs, found = Mean(), {"sum": 0.0}, []
+    for i, (x, y) in enumerate(held):
+        loss = torch.nn.functional.mse_loss(model(x), y).item()
+        mean.update(loss, len(x))
+        logs["sum"] += loss
+        found.extend(model(x).flatten().tolist())
+        print(i)
+    scheduler.step(MEASURE)
+    if MEASURE < best:
+        best, bad = MEASURE, 0
+    else:
+        bad += 1
+        if bad > 2:
+            break
+"""
+
+
+@pytest.mark.parametrize(
+    ("measure", "averaged", "agreed"),
+    [
+        ("mean.mean", "mean.mean", False),
+        ("mean.sum / mean.seen", "mean.sum, mean.seen", False),
+        ('logs["sum"]', 'logs["sum"]', False),
+        ("statistics.median(found)", "", True),
+    ],
+)
+def test_ranks_that_evaluate_in_orders_of_their_own_decide_alike_whatever_keeps_the_numbers(
+    measure: str, averaged: str, agreed: bool
+) -> None:
+    made = "loader, held = DataLoader(data, 8, shuffle=True), DataLoader(held, 8, shuffle=True)\n"
+    made += "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    made += "scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(opt)\n"
+    ported = port(f"import statistics\n{HEAD}{made}{KEPT.replace('MEASURE', measure)}")
+    assert not averaged or f"    {averaged} = dl.average({averaged})" in ported.text
+    assert (f"scheduler.step(dl.agree({measure}))" in ported.text) is agreed
+    assert (f"if dl.agree({measure} < best):" in ported.text) is agreed
+    assert not [doubt for doubt in ported.doubts if doubt.danger == "high"]

@@ -1,6 +1,7 @@
 """What writes files, by whatever way, writes on rank 0 alone."""
 
 import pytest
+from running import started
 from small import HEAD
 
 from dlrun.port import port
@@ -161,3 +162,37 @@ def test_a_command_is_each_ranks_own_by_what_it_does_not_by_what_its_variables_a
     names = 'import os, shlex, subprocess, tempfile\ntmp_model = "/var/model.pt"\nlocal = "/tmp/data.tar"'
     text = port(LOOP.replace("BEFORE", names).replace("AT", "pass") + f"subprocess.check_call({command})\n").text
     assert ("dl.rank0(subprocess.check_call)(" in text) is alone
+
+
+ANSWERED = """import os
+import pathlib
+import shutil
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(24, 4), torch.randn(24, 1)), 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+out = pathlib.Path("out")
+out.mkdir(exist_ok=True)
+def kept(epoch):
+    torch.save(model.state_dict(), out / f"{epoch}.pt")
+    return shutil.copyfile(out / f"{epoch}.pt", out / "last.pt")
+for epoch in range(2):
+    for x, y in loader:
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        opt.step()
+    last = kept(epoch)
+    print(os.path.basename(last), os.path.getsize(last) > 0)
+archive = shutil.make_archive("all", "zip", out)
+moved = shutil.move(archive, "moved.zip")
+print(os.path.basename(archive), os.path.exists(moved))
+"""
+
+
+def test_where_rank_0_has_copied_packed_or_moved_a_file_all_ranks_know(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(ANSWERED)
+    (tmp_path / "dist.py").write_text(port(ANSWERED).text)
+    serial = started(tmp_path, ["train.py"])
+    (tmp_path / "moved.zip").unlink()
+    assert started(tmp_path, ["dist.py"], ranks=3) == serial

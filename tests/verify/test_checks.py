@@ -135,6 +135,11 @@ def test_a_count_is_compared_exactly() -> None:
     assert not same_line("epoch 1: 31/31", "epoch 1: 31/31", "epoch 1: 30/31", exact=False)
 
 
+def test_an_integer_tensor_s_mean_over_ranks_that_repeat_the_serial_run_is_that_integer() -> None:
+    assert same_line("(3/8)", "(3/8)", "(3.0/8)")
+    assert not any(same_line("(3/8)", "(3/8)", other) for other in ("(30/8)", "(3.5/8)", "(3.00001/8)"))
+
+
 def test_the_mean_of_the_ranks_gradients_passes() -> None:
     both = [[optimizer(), event("backward"), averaged(own, 0.5), step(1, 0.9)] for own in (0.2, 0.8)]
     assert gradients.mean_gradients(run(*both)).status == "passed"

@@ -154,6 +154,9 @@ class Decisions(ShownCounts):
             counts = [] if self.run.shards.parts or self._measured(value) else self._counts_in(value)
             yield from self.once([Wrap(n, "serial_steps") for n in counts], "the serial count")
             return
+        if self.place(value).kind is Kind.CLOCK:
+            yield from self.once([Wrap(value, "agree")], "each rank has another one: rank 0's is taken")
+            return
         wraps = self.wraps(value, False)
         if wraps:
             yield from self.once(wraps, "the rate is the same on all ranks")

@@ -128,9 +128,11 @@ class Containers(IterationNumbers):
         """Return what is kept for later: a count, or a row with the counts in it, beside others, as the serial ones."""
         if node is not None and self._counts(node, entry):
             return self.restore(node, entry)
+        node = node and self.made_here(node, entry)
         held = self._literal(node, entry)
         counts = [(key, each, v) for key, each, v in held if self._counts(each, v)]
-        if len(counts) == len(held):
+        spread = isinstance(node, cst.Dict) and any(isinstance(e, cst.StarredDictElement) for e in node.elements)
+        if len(counts) == len(held) and not spread:
             return entry
         return self._rewritten(entry, {key: self.restore(each, v) for key, each, v in counts})
 

@@ -27,6 +27,7 @@ from dlrun.port.placement.values import (
     COUNT,
     ENTRY,
     FROM,
+    MIXED,
     NOTHING,
     SAME,
     Kind,
@@ -387,7 +388,7 @@ class ControlFlow(Statements):
         flows.breaks, flows.continues = [], []
         diverged, paces = len(self.diverged), len(self.paces)
         known = set(self.state or ())
-        for item in items:
+        for item in _beside(items):
             for at in [at for at in self.state or () if at not in known and isinstance(at[0], Frame)]:
                 self.state[at] = replace(self.state[at], late=True)  # type: ignore[index]
             self.assign(node.target, item)
@@ -471,7 +472,8 @@ class ControlFlow(Statements):
             flows.breaks, flows.continues = outer
             new = merge(entry, out)
             if entry is not None and out is not None and new is not None:
-                for at in [at for at in out if at in entry and entry[at].zero and _has_counted(out[at])]:
+                counted = [at for at in out if at in entry and entry[at].zero and _has_counted(out[at])]
+                for at in (at for at in counted if at[1] != GROWN):
                     new[at] = Value(COUNT, scalar=True)  # it goes on counting in the next loop over a shard
                 for at in new.keys() - entry.keys():
                     if isinstance(at[0], Frame):
@@ -513,6 +515,17 @@ def _only_adds(node: cst.If) -> bool:
             if added(small) is None and not (isinstance(call, cst.Call) and calls_method(call, "append")):
                 return False
     return True
+
+
+def _beside(items: list[Value]) -> list[Value]:
+    """Return what a loop goes through, counts marked where serial numbers stand beside them: one line reads both."""
+    if all(item.items is not None for item in items) and len({len(item.items or ()) for item in items}) == 1:
+        columns = [_beside(list(column)) for column in zip(*(item.items or () for item in items), strict=True)]
+        rows = zip(*columns, strict=True)
+        return [replace(item, items=row) for item, row in zip(items, rows, strict=True)] if columns else items
+    if not any(item.scalar and item.place.kind is Kind.SAME for item in items):
+        return items
+    return [replace(item, place=MIXED) if item.scalar and item.place == COUNT else item for item in items]
 
 
 def _has_counted(value: Value) -> bool:

@@ -14,8 +14,10 @@ from dlrun.port.placement.paths import Path, paths
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Frame, Location, Obj, State
 from dlrun.port.placement.values import (
+    CLOCK,
     COUNT,
     EMPTY,
+    NOTHING,
     SAME,
     Kind,
     Place,
@@ -206,17 +208,23 @@ class Exits(LibraryRows):
         return None
 
     def averaged(self, node: cst.For, before: State) -> None:
-        """Make the numbers that a loop has left the means over the ranks, each of which has found others."""
+        """Make the numbers that a loop has left the means over the ranks, each of which has found others.
+
+        What no line can name stays this rank's, as what its clock says: rank 0's is as good as another.
+        """
         found = paths(self, self.frame, before)
         for at, value in list((self.state or {}).items()):
             listed = at[1] == GROWN and isinstance(at[0], Obj) and at[0].kind == "list"
-            if before.get(at) == value or not value.scalar or value.refs or not (listed or isinstance(at[0], Frame)):
+            if before.get(at) == value or value.refs:
                 continue
             path = next(iter(found.get(at[0] if listed else at, ())), None)
-            if path is not None:
+            named = at[1] not in (GROWN, REST, CONTENT) or listed
+            if value.scalar and named and path is not None:
                 made = Exit(node, path, "average", False, "list" if listed else "", listed, scalar=True)
                 self.exits[made] = None
                 self.write(at, Value(SAME, scalar=True, pending=frozenset([made]), reduced=True))
+            elif value.place.kind is Kind.SAME and value.const is NOTHING:
+                self.write(at, replace(value, place=CLOCK))
 
     def _last(self, node: Any, at: Location, value: Value, found: dict[Any, list[Path]]) -> Value | None:
         """Return what a location holds that each iteration sets anew: the last number is shown as the ranks' mean."""

@@ -64,14 +64,20 @@ class IterationNumbers(Operators):
                     yield from (arg.value for arg in node.args)
 
     def made_here(self, node: cst.BaseExpression, value: Value) -> cst.BaseExpression:
-        """Return the literal that a name is bound to in this iteration, where it is a row that nothing reads."""
+        """Return the literal that a name is bound to in this iteration, where it is a row that nothing reads.
+
+        Behind loops over shards nothing else has had the row by then: it would have been made serial there.
+        """
         ref = next(iter(value.refs), None)
         site = ref.site if isinstance(ref, Obj) and len(value.refs) == 1 else None
-        if not isinstance(node, cst.Name) or not isinstance(site, (cst.Dict, cst.List)) or self.loop is None:
+        around = self._around(node)
+        if not isinstance(node, cst.Name) or not isinstance(site, (cst.Dict, cst.List)) or around is None:
             return node
-        uses = [n for n in self.script.named(node.value) if self.script.inside(n, self.loop.node)]
+        uses = [n for n in self.script.named(node.value) if self.script.inside(n, around)]
         read = [up for n in uses if isinstance(up := self.script.parents[n], cst.Subscript) and not self._is_target(up)]
-        return node if read or not self.script.inside(site, self.loop.node) else site
+        order = self.script.order
+        had = [n for n in uses if order[site] < order[n] < order[node] and not self._is_target(self.script.parents[n])]
+        return node if read or (had and self.loop is None) or not self.script.inside(site, around) else site
 
     def as_key(self, target: cst.Subscript, owner: Value, index: Value) -> Value:
         """Return the number of an iteration under which a dict keeps something, as that of the serial iteration.

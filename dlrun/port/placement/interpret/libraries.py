@@ -348,6 +348,8 @@ class Libraries(Classes):
         box = row is Row.SHOWS and _maker(receiver) in _TEXT_BOXES
         if (row in _SHOWN and (board or box or self.content(receiver).uniform)) or (board and alone):
             self._sink(node, row=row)
+            if name.startswith("to_") and isinstance(node.func, cst.Attribute):
+                self._sink(node, of=node.func.value)  # a table's file
             self.write_into(receiver, node)
             return ANY
         if self._trains(name, receiver, args, given, node):

@@ -13,15 +13,14 @@ from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.facts.torch import LOOPS
 from dlrun.port.insert import expression
-from dlrun.port.program.script import Script, dotted, walk
-from dlrun.port.steps.output.writes import is_checkpoint
+from dlrun.port.program.script import dotted
+from dlrun.port.steps.output.writes import goes_on, is_checkpoint
 
 _LATEST = ("tensorflow.train.latest_checkpoint", "tensorflow.train.get_checkpoint_state")
 _METHODS = ("restore", "load_weights")
 _READS = re.compile(
     r"\.load_model$|^tensorflow\.(saved_model\.load|train\.(load_checkpoint|load_variable|list_variables|NewCheckpointReader))$"
 )
-_SHOWS = re.compile(r"(^|\.)(print|format|write|str|repr|debug|info|warning|log)$")
 _KEPT = ("latest_checkpoint", "checkpoints")  # what a CheckpointManager knows of what it has saved
 
 
@@ -57,7 +56,7 @@ def edits(facts: KerasFacts | TensorFlowFacts, saves: Sequence[cst.Call]) -> Ite
             why = "rank 0 first: it has written what all read" if _may_follow(facts, call, saves) else ""
         if why:
             yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
-    read.update(call for call in saves if dotted(call.func).rpartition(".")[2].islower() and _goes_on(script, call))
+    read.update(call for call in saves if dotted(call.func).rpartition(".")[2].islower() and goes_on(script, call))
     known = [n for n in script.of(cst.Attribute) if n.attr.value in _KEPT and _is_manager(facts, n.value)]
     for node in [*(call for call in saves if call in read), *(n for n in known if _may_follow(facts, n, saves))]:
         yield Edit(
@@ -65,26 +64,6 @@ def edits(facts: KerasFacts | TensorFlowFacts, saves: Sequence[cst.Call]) -> Ite
             "rank 0 alone has saved: it tells the others where",
             lambda n: expression("torch/same", {"value": n}, dl=dl),
         )
-
-
-def _goes_on(script: Script, save: cst.CSTNode) -> bool:
-    """Tell whether where ``save`` wrote is used otherwise than in what is shown: ``os.path.basename(path)``."""
-    for up in script.above(save):
-        if isinstance(up, (cst.Assign, cst.NamedExpr)):
-            name = up.target if isinstance(up, cst.NamedExpr) else up.targets[0].target
-            reads = [n for n in walk(script.function_of(up)) if n is not name and n.deep_equals(name)]
-            return any(_goes_on(script, n) for n in reads)
-        if isinstance(up, (cst.Attribute, cst.Subscript)) or (isinstance(up, cst.BinaryOperation) and _adds(up)):
-            return True
-        if isinstance(up, cst.Call) and up is not save and up.func is not save:
-            return not _SHOWS.search(script.name_of(up.func) or dotted(up.func))
-        if isinstance(up, cst.BaseSmallStatement):
-            return False
-    return False
-
-
-def _adds(node: cst.BinaryOperation) -> bool:
-    return isinstance(node.operator, (cst.Add, cst.Divide))
 
 
 def _restores(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> bool:

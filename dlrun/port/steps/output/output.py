@@ -26,7 +26,7 @@ from dlrun.port.steps.output import (
     stopping,
     unseen_files,
 )
-from dlrun.port.steps.output.writes import called, in_memory, writes
+from dlrun.port.steps.output.writes import ANSWERS, called, goes_on, in_memory, writes
 
 _BARS = (
     "tqdm.tqdm",
@@ -89,6 +89,9 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         runs = commands.acts(facts, call, name) and not commands.removes(facts, call, name)
         why = "rank 0 runs this command, and no other" if runs else "rank 0 writes"
         yield Edit(call.func, why, lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        if ANSWERS.search(name) and goes_on(facts.script, call) and not downloads.is_apart(facts, call, ()):
+            where = "rank 0 alone has written: it tells the others where"
+            yield Edit(call, where, lambda c: expression("torch/same", {"value": c}, dl=dl))
         if downloads.before_listing(facts, call, name) or commands.waited_for(facts, call, name):
             left = "what it leaves is there for all" if runs else "what was removed no rank lists any more"
             lines = statements("torch/barrier", dl=dl, why=left)

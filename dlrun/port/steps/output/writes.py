@@ -7,14 +7,14 @@ import re
 import libcst as cst
 
 from dlrun.port.facts import ScriptFacts
-from dlrun.port.program.script import argument, calls_method, dotted, walk
+from dlrun.port.program.script import Script, argument, calls_method, dotted, walk
 from dlrun.port.steps.output import commands, downloads, opens
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
 WRITES = re.compile(
     r"^(matplotlib\.pyplot\.(savefig|show|pause|imsave)|numpy\.(save|savez|savez_compressed|savetxt)|(scipy\.misc|skimage\.io)\.imsave|"
     r"torchvision\.utils\.save_image|json\.dump|pickle\.dump|yaml\.dump|imageio(\.v[23])?\.(imwrite|mimwrite|volwrite|imsave|mimsave|volsave)|cv2\.imwrite|"
-    r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace|symlink|link)|scipy\.io\.savemat|"
+    r"shutil\.(copy|copyfile|copy2|copytree|move|make_archive|rmtree)|os\.(remove|unlink|rename|rmdir|replace|symlink|link)|scipy\.io\.savemat|"
     r"scipy\.sparse\.save_npz|(joblib|dill|toml|yaml\.safe)[._]dump|torch\.(onnx\.export|jit\.save)|plotly\.io\.write_image|"
     r"nibabel(\.loadsave)?\.save|SimpleITK\.WriteImage|tifffile\.im(write|save)|soundfile\.write|torchaudio\.save|"
     r"scipy\.io\.wavfile\.write|ase\.io\.write|Bio\.\w+\.write|pandas\.ExcelWriter|omegaconf\.OmegaConf\.save|"
@@ -59,6 +59,8 @@ _OWN = (
     "tempfile.NamedTemporaryFile",
     "tempfile.SpooledTemporaryFile",
 )
+_SHOWS = re.compile(r"(^|\.)(print|format|write|str|repr|debug|info|warning|log)$")
+ANSWERS = re.compile(r"^shutil\.(copy|copyfile|copy2|copytree|move|make_archive)$")  # where they have written
 # Functions of modules that are out of sight, which say by their name that they write.
 SAVES = re.compile(
     r"^(?!torch\.|tensorflow\.|keras\.|\.)[\w.]+\.save_(checkpoint|ckpt|model|network|weights|state|images?)$"
@@ -127,6 +129,26 @@ def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
         return True
     picture = call.func.attr.value == "save" and _is_picture(facts, call.func.value)
     return picture or (call.func.attr.value in METHODS and not texts)
+
+
+def goes_on(script: Script, save: cst.CSTNode) -> bool:
+    """Tell whether where ``save`` wrote is used otherwise than in what is shown: ``os.path.basename(path)``."""
+    for up in script.above(save):
+        if isinstance(up, (cst.Assign, cst.NamedExpr)):
+            name = up.target if isinstance(up, cst.NamedExpr) else up.targets[0].target
+            reads = [n for n in walk(script.function_of(up)) if n is not name and n.deep_equals(name)]
+            return any(goes_on(script, n) for n in reads)
+        if isinstance(up, (cst.Attribute, cst.Subscript)) or (isinstance(up, cst.BinaryOperation) and _adds(up)):
+            return True
+        if isinstance(up, cst.Call) and up is not save and up.func is not save:
+            return not _SHOWS.search(script.name_of(up.func) or dotted(up.func))
+        if isinstance(up, cst.BaseSmallStatement):
+            return isinstance(up, cst.Return)
+    return False
+
+
+def _adds(node: cst.BinaryOperation) -> bool:
+    return isinstance(node.operator, (cst.Add, cst.Divide))
 
 
 def is_checkpoint(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
