@@ -287,6 +287,8 @@ class ControlFlow(Statements):
                 self.nameless.add(node)
             elif over_it:
                 self.over[node] = over_it[0]
+            if any("at times" in v.place.adds for n in over_it for v in self.seen[n]):
+                self.plain_loops.add(node)
             self.over_shard(
                 node, lambda: self.assign(node.target, whole.numbered(self, self._drawn(node, over))), own, source
             )
