@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from running import ran
+from running import ran, started
 
 from dlrun.errors import DlrunError
 from dlrun.port import Options, port
@@ -475,3 +475,39 @@ def test_folders_without_init_and_modules_that_a_package_lists_are_followed(tmp_
     there = (tmp_path / "out/lab/data.py").read_text()
     ast.parse(there)
     assert "dl.reseed(alike=True)" in there or "dl.broadcast(" in there
+
+
+TIMES = """import torch
+from functools import partial
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+train_loader = DataLoader(TensorDataset(torch.randn(96, 4)), 8, shuffle=True)
+test_loader = DataLoader(TensorDataset(torch.randn(40, 4)), 8)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+def data_pass(epoch, train):
+    loader = train_loader if train else test_loader
+    total = n = 0
+    for i, (x,) in enumerate(loader):
+        loss = model(x).pow(2).mean()
+        if train:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        total += loss.item() * len(x)
+        n += len(x)
+    return total / len(loader.dataset), n
+train = partial(data_pass, train=True)
+test = partial(data_pass, train=KNOWN)
+for epoch in range(2):
+    print("%.4f %d" % train(epoch), "%.4f %d" % test(epoch))
+"""
+
+
+@pytest.mark.parametrize("known", ["False", "bool(int('0'))"])
+def test_what_a_loop_over_a_share_and_over_whole_data_adds_up_is_no_sum_over_the_ranks_at_all_times(known, tmp_path):
+    script = TIMES.replace("KNOWN", known)
+    (tmp_path / "serial.py").write_text(script)
+    (tmp_path / "dist.py").write_text(port(script).text)
+    shown, on_ranks = started(tmp_path, ["serial.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert shown == on_ranks

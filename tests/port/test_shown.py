@@ -5,7 +5,7 @@ import re
 
 import libcst as cst
 import pytest
-from running import ran
+from running import ran, started
 from small import HEAD, LOOP, SERIAL
 
 from dlrun.port import Options, port
@@ -1072,3 +1072,28 @@ loader = DataLoader(data, batch_size=8, shuffle=True)
 model = torch.nn.Linear(4, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 """
+
+
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ('print(f"{hits:3d}|")', "{round(float(dl.average(hits))):3d}|"),
+        ('print("{:>4d} of {}".format(hits, 8))', ".format(round(float(dl.average(hits))), 8)"),
+        ('print("#" * hits + "|")', '"#" * round(float(dl.average(hits)))'),
+        (
+            'print("is".ljust(hits), hex(hits))',
+            "ljust(round(float(dl.average(hits)))), hex(round(float(dl.average(hits))))",
+        ),
+        ("print(name_of(hits))", "print(name_of(hits))"),
+    ],
+)
+def test_what_only_a_whole_number_can_be_stays_one(line, written, tmp_path):
+    head = "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\ntorch.manual_seed(0)\n"
+    head += "names = list('abcdefgh')\ndef name_of(i):\n    return names[i]\n"
+    head += "model = torch.nn.Linear(2, 1)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    loop = "for x, in DataLoader(TensorDataset(torch.randn(32, 2)), 4):\n    loss = model(x).pow(2).mean()\n"
+    loop += "    opt.zero_grad()\n    loss.backward()\n    opt.step()\n    hits = (x > 0).sum().item()\n"
+    text = port(f"{head}{loop}    {line}\n").text
+    assert written in text
+    (tmp_path / "dist.py").write_text(text)
+    assert len(started(tmp_path, ["dist.py"], ranks=2).splitlines()) == 4

@@ -179,3 +179,38 @@ def test_what_a_librarys_table_keeps_by_place_is_told(add: str, shown: str, told
     ported = port("import pandas as pd\n" + script("seen = pd.DataFrame({'a': [0.0]})", add, shown))
     doubts = [d.why.partition(":")[0] for d in ported.doubts if d.name == "unknown-placement"]
     assert doubts == [told]
+
+
+REDRAWN = """import torch
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
+data = TensorDataset(torch.randn(64, 4), torch.arange(64))
+loader = DataLoader(data, batch_size=8, OPTIONS)
+net = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+table, it = torch.zeros(64), iter(loader)
+for LOOP
+    each = net(xb).pow(2).squeeze(1)
+    opt.zero_grad()
+    each.mean().backward()
+    opt.step()
+    table[idx] = each.detach()
+print(table.sum().item())
+"""
+ONE = "xb, idx in loader:"
+STEPS = "step in range(24):\n    it = it if step % 8 else iter(loader)\n    xb, idx = next(it)"
+
+
+@pytest.mark.parametrize(
+    ("options", "loop", "told"),
+    [
+        ("shuffle=True", ONE, False),
+        ("sampler=RandomSampler(data)", ONE, False),
+        ("sampler=WeightedRandomSampler(torch.ones(64), 96)", ONE, True),
+        ("sampler=RandomSampler(data, replacement=True)", ONE, True),
+        ("shuffle=True", STEPS, True),
+    ],
+)
+def test_entries_of_samples_that_are_drawn_more_than_once_are_told(options, loop, told):
+    found = port(REDRAWN.replace("OPTIONS", options).replace("LOOP", loop))
+    assert ([d.name for d in found.doubts] == ["unknown-placement"]) is told
+    assert ("dl.total(table)" in found.text) is not told

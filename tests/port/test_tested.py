@@ -143,3 +143,27 @@ def test_numbers_by_name_that_functions_fill_and_return_are_sums_over_all_ranks(
     names = """met["loss"], met["n"], sums["near"], sums["far"]"""
     assert f"    {names} = dl.total({names})" in joined(text)
     assert "dl.average(" not in text
+
+
+def test_the_best_so_far_and_when_it_was_may_be_kept_in_one_tuple():
+    script = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(96, 4)), 8)
+held = torch.randn(16, 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+best, step = (float("inf"), -1), 0
+for x, in loader:
+    loss = model(x).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    step += 1
+    if step % 4 == 0:
+        score = model(held).pow(2).mean().item()
+        if score < best[0]:
+            best = (score, step)
+            torch.save({"step": step, "model": model.state_dict()}, "best.pt")
+"""
+    found = port(script)
+    assert '"step": dl.serial_steps(step)' in found.text and not found.doubts

@@ -160,3 +160,12 @@ def test_a_text_that_is_put_together_of_texts_shows_the_serial_count_where_it_is
     made = port(f"{HEAD}step = 0\n{LOOP}{line}            print(line)\n")
     assert f"            line = {text.replace('(step)', '(dl.serial_steps(step))')}\n" in made.text
     assert not made.doubts
+
+
+@pytest.mark.parametrize("made", ["['a', *kept]", "kept", "list(kept)", "[*kept.values()]"])
+def test_what_a_writer_that_is_made_of_local_numbers_writes_is_told(made) -> None:
+    lines = f"    kept['a'].append(last)\n    table = csv.DictWriter(open('a', 'w'), {made})\n"
+    lines += "    table.writerow(dict(a=last))\n"
+    head = f"import csv\nfrom collections import defaultdict\n{HEAD}kept, last = defaultdict(list), 0\n"
+    found = port(f"{head}{LOOP}        last = loss.item() * last + 1\n{lines}")
+    assert [doubt.name for doubt in found.doubts if doubt.why.startswith("last")] == ["unknown-placement"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts.numbers.bends import bend_of, bent
+from dlrun.port.facts.numbers.integers import indexes
 from dlrun.port.placement.fields import numbers as numbers_of
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.rules import Row, of_function
@@ -243,7 +244,7 @@ class MadeSerial(Wraps):
             fields = self.run.fields_of.get(node, {})
             self.formatted.update(fields[name].read for name in numbers_of(node).intersection(fields))
             apart = [field.source for field in fields.values()]
-            given = [arg.value for arg in node.args if arg.value not in apart]
+            given = [a.value for a in node.args if a.value not in apart and not indexes(self.facts.flow, node, a.value)]
             return [*(r for r in receiver if r in self.run.seen), *given, *(field.read for field in fields.values())]
         if isinstance(node, cst.IfExp):
             return [node.body, node.orelse]

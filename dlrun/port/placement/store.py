@@ -67,6 +67,7 @@ class Bound:
     function: Function
     receiver: Value
     given: tuple[Value, ...] = ()
+    named: tuple[tuple[str, Value], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.numbers.formats import numbers
+from dlrun.port.facts.numbers.integers import integers
 from dlrun.port.insert import expression, in_brackets
 from dlrun.port.placement.fields import as_argument
 from dlrun.port.placement.interpret import Interpreter
@@ -42,6 +43,7 @@ class Wraps:
         self.done: dict[cst.CSTNode, str] = {}
         self.doubted: set[Why | cst.CSTNode] = set()
         self.formatted: set[cst.CSTNode] = set()
+        self.whole: set[cst.CSTNode] = set()  # what must stay an integer
         self.agreed: set[cst.CSTNode] = set()  # the tests that all ranks answer alike by now
         self.told_of: set[str] = set()  # counts that tests ask for, and that are told as such
         self.goes_on = False  # within a quotient whose parts are made serial one by one
@@ -68,8 +70,13 @@ class Wraps:
         return place.at in self.run.from_zero or "reset" in place.adds
 
     def note_formats(self, node: cst.CSTNode) -> None:
-        """Note what the formats in a text show as numbers."""
+        """Note what the formats in a text show as numbers, and what only a whole number can be there."""
         self.formatted.update(numbers(node))
+        self.whole.update(integers(node, self._is_text))
+
+    def _is_text(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is a text."""
+        return any(isinstance(value.const, str) for value in self.run.seen.get(node, ()))
 
     def edit(self, wrap: Wrap, why: str) -> Edit:
         """Return the edit that puts the call of a wrap around its expression."""
@@ -77,6 +84,8 @@ class Wraps:
         template = partial(
             expression, "reduced_value", dl=self.facts.alias, how=wrap.how, since=wrap.since, over=self._over(wrap)
         )
+        if wrap.how == "average" and wrap.node in self.whole:
+            template = partial(expression, "rounded", dl=self.facts.alias)
         if wrap.how == "serial_index":
             template = partial(expression, "serial_index", dl=self.facts.alias)
             if isinstance(self.script.parents.get(wrap.node), _OPERATORS):

@@ -23,9 +23,8 @@ def numbers(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
                     yield n.expression
             case cst.BinaryOperation(operator=cst.Modulo(), left=cst.SimpleString() | cst.ConcatenatedString()):
                 yield from _percent(_text(n.left), n.right)
-            case cst.Call(func=cst.Attribute(value=cst.SimpleString() | cst.ConcatenatedString() as left)):
-                if calls_method(n, "format"):
-                    yield from _braces(_text(left), n)
+            case cst.Call():
+                yield from in_braces(n, _NUMBER)
 
 
 def is_number(spec: str) -> bool:
@@ -45,7 +44,10 @@ def _percent(text: str, right: cst.BaseExpression) -> Iterator[cst.BaseExpressio
         yield from (v for m, v in zip(found, values, strict=True) if _NUMBER.search(m["kind"]))
 
 
-def _braces(text: str, call: cst.Call) -> Iterator[cst.BaseExpression]:
+def in_braces(call: cst.Call, kind: re.Pattern[str]) -> Iterator[cst.BaseExpression]:
+    """Yield what ``"{:.3f} {loss}".format(...)`` shows in formats of a ``kind``; nothing of another call."""
+    left = call.func.value if isinstance(call.func, cst.Attribute) and calls_method(call, "format") else None
+    text = _text(left) if left is not None else ""
     plain = [a for a in call.args if a.keyword is None and a.star != "**"]
     first = next((k for k, a in enumerate(plain) if a.star), len(plain))
     named = {a.keyword.value: a.value for a in call.args if a.keyword is not None}
@@ -56,8 +58,8 @@ def _braces(text: str, call: cst.Call) -> Iterator[cst.BaseExpression]:
     for at, (name, spec) in enumerate(fields):
         place = int(name) if name.isdigit() else at if name == "" else -1
         value = named.get(name) if place < 0 else plain[place].value if place < first else None
-        if value is not None and _NUMBER.search(spec):
+        if value is not None and kind.search(spec):
             yield value
     behind = fields[first:]  # what the first star gives, and all after it
-    if behind and all(name == "" and _NUMBER.search(spec) for name, spec in behind):
+    if behind and all(name == "" and kind.search(spec) for name, spec in behind):
         yield from (a.value for a in plain[first:])

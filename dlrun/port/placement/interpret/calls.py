@@ -181,7 +181,7 @@ class Calls(Libraries):
             return self.run_function(ref, args, keywords, node)
         if isinstance(ref, Bound):
             receiver = ref.receiver if ref.receiver is not ANY else None
-            return self.run_function(ref.function, [*ref.given, *args], keywords, node, receiver)
+            return self.run_function(ref.function, [*ref.given, *args], {**dict(ref.named), **keywords}, node, receiver)
         if isinstance(ref, Class):
             return self.instantiate(ref, args, keywords, node)
         if isinstance(ref, Method):

@@ -11,6 +11,7 @@ from dlrun.port.placement.interpret import whole
 from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.machine import Tested
 from dlrun.port.placement.interpret.statements import Statements
+from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.store import (
     CONTENT,
     GROWN,
@@ -294,6 +295,8 @@ class ControlFlow(Statements):
         if source is not None:
             whole.begins(self, node, source)
         dealt = node in self.shards.loops and not self._whole(node, over) and node not in self.around
+        if (own or dealt) and not self._draws(node):
+            self.passes.add(node)
         if own and self.loop is not None and not self.loop.own and source is None:
             self.around.add(self.loop.node)  # it steps behind a loop over a shard, which is the one to be solved
         if self.loop is None and (own or dealt):
@@ -303,6 +306,8 @@ class ControlFlow(Statements):
                 self.nameless.add(node)
             elif over_it:
                 self.over[node] = over_it[0]
+            if any("at times" in v.place.adds for n in over_it for v in self.seen[n]):
+                self.plain_loops.add(node)
             self.over_shard(
                 node, lambda: self.assign(node.target, whole.numbered(self, self._drawn(node, over))), own, source
             )
@@ -319,6 +324,13 @@ class ControlFlow(Statements):
                 if node in self.shards.noisy and self.loop is None and self.state is not None:
                     self.averaged(node, before)
         self._otherwise(node)
+
+    def _draws(self, node: cst.For) -> bool:
+        """Tell whether iterations draw their samples, by ``next`` or by chance: none knows which come again."""
+        over = node.iter.func if isinstance(node.iter, cst.Call) else node.iter
+        counts = self.script.name_of(over).rpartition(".")[2] in ("range", "trange", "count")
+        called = [self.script.name_of(n.func) for n in walk(node.body) if isinstance(n, cst.Call)] if counts else []
+        return any(name.rpartition(".")[2] == "next" or of_function(name) is Row.CHANCE for name in called)
 
     def _otherwise(self, node: cst.For | cst.While) -> None:
         """Run what a loop does that no ``break`` has ended; where there is one, it may be left out."""

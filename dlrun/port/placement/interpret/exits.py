@@ -8,6 +8,7 @@ from typing import Any, Literal
 import libcst as cst
 
 from dlrun.port.placement import rules
+from dlrun.port.placement.drawn_once import drawn_once
 from dlrun.port.placement.interpret import parts, whole
 from dlrun.port.placement.interpret.library_rows import LibraryRows
 from dlrun.port.placement.paths import Path, paths
@@ -61,6 +62,7 @@ class Exits(LibraryRows):
         self.exits: dict[Exit, None] = {}
         self.around: set[cst.CSTNode] = set()  # loops that step behind a loop over a shard in them
         self.plain_loops: set[cst.CSTNode] = set()
+        self.passes: set[cst.CSTNode] = set()  # loops that go through a share once
         self.over: dict[cst.CSTNode, cst.BaseExpression] = {}
         self.nameless: set[cst.CSTNode] = set()  # loops over what a generator draws from a share: none can tell later
         self._anew: set[Location] = set()  # what is bound to another object in each iteration
@@ -246,6 +248,9 @@ class Exits(LibraryRows):
     ) -> Value:
         """Return what ``at`` holds once a reduction behind the loop has made it serial."""
         how = self._how(at, value, place)
+        if how == "total" and "stored" in place.adds and not (node in self.passes and drawn_once(self.script)):
+            again = "ranks may write one entry of it more than once: samples are drawn again in this loop"
+            how = unknown(self.script.module, again, at)
         listed = at[1] == GROWN or any(ref.kind in ("list", "set") for ref in value.refs if isinstance(ref, Obj))
         grown = (self.state or {}).get((at[0], GROWN)) if at[1] == REST else None
         if how == "total" and grown is not None and grown.place.kind is Kind.RUN and grown.place.adds:

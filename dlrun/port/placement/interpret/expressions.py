@@ -205,7 +205,12 @@ class Expressions(Machine):
         return True if plain and held and all(v.scalar and not v.texts for v in held) else None
 
     def _starred(self, elements: Any) -> Place:
-        return combine(self.content(self.eval(element.value)) for element in elements)
+        given = [(element, self.eval(element.value)) for element in elements]
+        starred = [isinstance(element, cst.StarredElement) for element, _ in given]
+        return combine(
+            self.content(self.iterate(element.value, value) if star else value)  # of a dict its keys
+            for star, (element, value) in zip(starred, given, strict=True)
+        )
 
     def _Dict(self, node: cst.Dict) -> Value:  # noqa: N802
         made = self.new("dict", node)

@@ -346,7 +346,8 @@ class Libraries(Classes):
         board = rules.of_object(_maker(receiver)) is Row.SHOWS
         alone = isinstance(self.script.parents.get(node), cst.Expr)
         box = row is Row.SHOWS and _maker(receiver) in _TEXT_BOXES
-        if (row in _SHOWN and (board or box or self.content(receiver).uniform)) or (board and alone):
+        tells = alone and not name.startswith("to_")  # of a table, the table is what is shown
+        if (row in _SHOWN and (board or box or tells or self.content(receiver).uniform)) or (board and alone):
             self._sink(node, row=row)
             if name.startswith("to_") and isinstance(node.func, cst.Attribute):
                 self._sink(node, of=node.func.value)  # a table's file

@@ -238,8 +238,9 @@ class LibraryRows(Calls):
 
     def _row_partial(self, args: list[Value], node: cst.Call) -> Value:
         refs = args[0].refs if args else frozenset()
-        bound = [Bound(r, ANY, tuple(args[1:])) for r in refs if isinstance(r, Function)]
-        bound += [Bound(r.function, r.receiver, (*r.given, *args[1:])) for r in refs if isinstance(r, Bound)]
+        named = tuple((a.keyword.value, self.eval(a.value)) for a in node.args if a.keyword is not None)
+        known = [Bound(r, ANY) if isinstance(r, Function) else r for r in refs if isinstance(r, (Function, Bound))]
+        bound = [replace(b, given=(*b.given, *args[1:]), named=(*b.named, *named)) for b in known]
         return Value(refs=frozenset(bound) or refs)
 
     def _row_shape(self, args: list[Value], node: cst.Call) -> Value:

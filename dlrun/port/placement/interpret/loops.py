@@ -350,18 +350,19 @@ class Loops(Exits):
         """Tell whether to try what ``at`` carries as one number on all ranks, or to give that up; None: as it was.
 
         ``if error < best: best = error`` asks for what it sets: alike on all ranks if both are. Likewise
-        ``if seen > 9 and not told: told = True``.
+        ``if seen > 9 and not told: told = True``. A tuple is one where each of its entries is.
         """
+        parts = value.items or (value,)
         if self._hoped.get(at):
-            if not value.place.uniform:
+            if not all(v.place.uniform for v in parts):
                 self._hoped[at] = False
                 return False
             return None
         if self._tried.count(at) == _TRIES:  # once more, where what it is made of has become one number meanwhile
             return None
         if (
-            value.place.kind in (Kind.UNKNOWN, Kind.EXTREME)
-            and before.place.uniform
+            any(v.place.kind in (Kind.UNKNOWN, Kind.EXTREME) for v in parts)
+            and all(v.place.uniform for v in before.items or (before,))
             and before.scalar is not False
             and value.name != "grown text"
             and not before.refs
