@@ -345,6 +345,8 @@ class Exits(LibraryRows):
             return unknown(node, "it is the greatest and the least entry by turns", at)
         listed = at[1] == GROWN or (bool(value.refs) and self._rebound(value, at) is not None)
         bad = place.adds - {"entry", "same", "reset", "ordered", "some"}
+        if listed and self.paced.get(at[0]):
+            return unknown(node, "each rank keeps entries of its own as often as the serial script", at)
         if listed:
             rows = frozenset({"rows"} if not place.adds & {"some", "trimmed", "reset", "fires"} else ())
             lost = unknown(node, "what it keeps of each iteration is itself a sum so far", at)
