@@ -108,7 +108,6 @@ for batch in train:
 print("done", np.round(np.mean(seen), 5))
 
 
-
 class Slices:
     def __init__(self):
         self.at = 0

@@ -306,9 +306,11 @@ model.fit(x, y)
 
 def test_what_a_session_runs_from_some_step_on_and_which_optimizer_updates_is_told() -> None:
     chosen = "            op = train_op if i < 50 else other\n            sess.run(op,"
-    script = SESSION.replace("            sess.run(train_op,", chosen).replace("range(len(rows) // 8)", "range(50 + 70)")
+    script = SESSION.replace("            sess.run(train_op,", chosen)
+    script = script.replace("range(len(rows) // 8)", "range(50 + 70)")
     script = script.replace("saver =", "other = tf.train.AdamOptimizer(1e-4).minimize(loss)\nsaver =")
-    script = script.replace("rows[i * 8 : i * 8 + 8]", "rows[np.random.choice(99, 8)]").replace("i * 8 : i * 8 + 8", ":8")
+    script = script.replace("rows[i * 8 : i * 8 + 8]", "rows[np.random.choice(99, 8)]")
+    script = script.replace("i * 8 : i * 8 + 8", ":8")
     ported = port(script)
     assert "range(dl.steps(50 + 70))" in ported.text or "range(dl.steps(120))" in ported.text
     assert [d.name for d in ported.doubts if "changes at this step" in d.why] == ["local-number"]
