@@ -131,8 +131,9 @@ class Exits(LibraryRows):
         if before is not None and before.const is None and any(map(self._made_late, value.refs)):
             return value.at(unknown(node, "the first iteration makes it, and others add to it", at))
         if place.untouched and place.at == at:
-            made = before is not None and value.refs - before.refs  # some iterations give it another object
-            return join(before, Value(refs=value.refs)) if made else before
+            if before is not None and value.refs - before.refs:  # some iterations give it another object
+                return join(before, Value(refs=value.refs))
+            return before
         if place.at == at and (place.adds in ({"scaled"}, {"fraction"}) or place.adds - {"reset"} == {"fires"}):
             return value.at(SAME)
         if place.at == at and "reset" in place.adds and not place.adds & _ODD:

@@ -53,8 +53,10 @@ _METHODS: dict[str, Any] = {
     "true_divide": cst.Divide(),
 }
 _LINEAR = ("round", "format", "str", "repr")
-_MEANS = (*_LINEAR, "float", "float32", "float64", "around", "array", "asarray", "constant", "cast", "tensor", "mean")
-_MEANS += ("reduce_mean", "get_value", "numpy", "item", "tolist", "detach", "cpu", "result", "compute", "get", "scalar")
+_MEANS = frozenset(_LINEAR) | {  # that leave a mean so far a mean
+    *("float", "float32", "float64", "around", "array", "asarray", "constant", "cast", "tensor", "mean", "reduce_mean"),
+    *("get_value", "numpy", "item", "tolist", "detach", "cpu", "result", "compute", "get", "scalar"),
+}
 
 
 def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | None:

@@ -137,11 +137,12 @@ def _made(facts: ScriptFacts, value: cst.BaseExpression) -> list[tuple[cst.Call,
     """
     found: list[tuple[cst.Call, Schedule]] = []
     for made in dict.fromkeys(o.node for o in facts.flow.origins(value)):
+        if isinstance(made, cst.Name) and made.value == "None":
+            continue
         match = _KERAS.search(facts.script.name_of(made.func)) if isinstance(made, cst.Call) else None
-        if match and match[2] in SCHEDULES:
-            found.append((made, SCHEDULES[match[2]]))
-        elif not (isinstance(made, cst.Name) and made.value == "None"):
+        if not isinstance(made, cst.Call) or match is None or match[2] not in SCHEDULES:
             return []
+        found.append((made, SCHEDULES[match[2]]))
     return found
 
 
