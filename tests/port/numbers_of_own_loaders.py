@@ -106,3 +106,44 @@ for batch in train:
         print(f"loss {np.mean(lost):.5f}", len(seen))
         lost = []
 print("done", np.round(np.mean(seen), 5))
+
+
+class Slices:
+    def __init__(self):
+        self.at = 0
+
+    def fetch(self):
+        if self.at >= len(rows):
+            self.at = 0
+        chosen = slice(self.at, self.at + 8)
+        self.at += 8
+        return rows[chosen, :-1].astype("float32"), rows[chosen, -1].astype("int32")
+
+
+class Ranges:
+    def __init__(self):
+        self.at = 0
+
+    def fetch(self):
+        if self.at >= len(rows):
+            self.at = 0
+        chosen = np.arange(self.at, self.at + 8)
+        self.at += 8
+        return rows[chosen, :-1].astype("float32"), rows[chosen, -1].astype("int32")
+
+
+slices, ranges = Slices(), Ranges()
+lost, step = 0.0, 0
+while step < 60:
+    step += 1
+    inputs, target = slices.fetch()
+    lost += float(train_step(inputs, target)[0])
+    if step % 30 == 0:
+        print(f"slices {lost / 30:.4f}")
+        lost = 0.0
+for step in range(60):
+    inputs, target = ranges.fetch()
+    lost += float(train_step(inputs, target)[0])
+    if (step + 1) % 30 == 0:
+        print(f"ranges {lost / 30:.4f}")
+        lost = 0.0

@@ -259,3 +259,41 @@ for epoch in range(2):
         g = tape.gradient(loss, counted.trainable_variables)
         opt.apply_gradients(zip(g, counted.trainable_variables))
     print("=", epoch, float(counted.count.passes))
+
+so_far, apart, opt = keras.metrics.Mean(), keras.metrics.Mean(), keras.optimizers.SGD(0.0)
+for step, (bx, by) in enumerate(ds):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(by, model(bx)))
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    so_far.update_state(loss)
+    apart(loss)
+    if (step + 1) % 4 == 0:
+        print("perplexity", f"{np.exp(so_far.result()):.4f} {tf.math.log(apart.result()).numpy():.4f}")
+        print("squared", round(float(so_far.result()) ** 2, 4), round(1 / apart.result().numpy(), 4))
+
+seen, total = [], 0.0
+for step, (bx, by) in enumerate(ds):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(by, model(bx)))
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    seen.append(float(loss))
+    total += float(loss)
+    if step % 4 == 3:
+        print("so far " + str(len(seen)) + ", " + str(round(total, 4)))
+
+best = {"loss": np.inf, "step": 0}
+batches = iter(ds.repeat())
+for step in range(1, 25):
+    bx, by = next(batches)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(by, model(bx)))
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    if step % 4 == 0:
+        found = {"loss": float(tf.reduce_mean(model(x))), "norm": float(tf.norm(model(x)))}
+        if found["norm"] > 0:
+            best["step"] = step
+            best.update(found)
+print("best", best["step"])
+for key, value in best.items():
+    if key != "step":
+        print(key, round(float(value), 4))

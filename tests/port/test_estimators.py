@@ -237,3 +237,23 @@ def test_a_function_of_training_alone_shares_the_data_set_that_it_iterates():
         .replace("    return input_fn(32)\n", "    pass\n")
     ).text
     assert "return dl.shard(data).make_one_shot_iterator().get_next()" in text
+
+
+def test_an_input_function_with_arguments_given_early_takes_none_of_them_again():
+    given = """import functools
+import tensorflow as tf
+def input_fn(files, params=None, train=False):
+    data = tf.data.TextLineDataset(files).batch(8)
+    return data.repeat() if train else data
+def model_fn(features, labels, mode):
+    op = tf.compat.v1.train.AdamOptimizer(1e-3).minimize(loss)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=op)
+inputs = functools.partial(input_fn, "a.txt", {}, train=True)
+model = tf.estimator.Estimator(model_fn)
+model.train(inputs, steps=100)
+print(model.evaluate(functools.partial(input_fn, "b.txt")))
+"""
+    text = port(given).text
+    assert "model.train(lambda: dl.shard(inputs()), steps=dl.steps(100)" in text, text
+    by_name = given.replace('"a.txt", {}, train=True', '"a.txt", train=True')
+    assert "model.train(lambda params: dl.shard(inputs(params)), steps=dl.steps(100)" in port(by_name).text

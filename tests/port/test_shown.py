@@ -1097,3 +1097,14 @@ def test_what_only_a_whole_number_can_be_stays_one(line, written, tmp_path):
     assert written in text
     (tmp_path / "dist.py").write_text(text)
     assert len(started(tmp_path, ["dist.py"], ranks=2).splitlines()) == 4
+
+
+@pytest.mark.parametrize("kept", ["(score(model), step)", '{"score": score(model), "step": step}', "[0, step]"])
+def test_the_number_of_an_iteration_that_is_kept_beside_others_and_shown_with_them_is_told(kept):
+    loop = "best = None\nfor step in range(1, 101):\n    x, y = draw(8)\n    update(x, y)\n"
+    loop += f"    if step % 10 == 0:\n        best = {kept}\nprint(best)\n"
+    update = "def update(x, y):\n    loss = (model(x) - y).pow(2).mean()\n    opt.zero_grad()\n    loss.backward()\n"
+    draw = "def draw(n):\n    rows = torch.randint(0, 99, (n,))\n    return data[rows], data[rows]\n"
+    made = "opt = torch.optim.SGD(model.parameters(), 0.1)\ndata = torch.load('data.pt')\n"
+    ported = port(f"{HEAD}{made}{draw}{update}    opt.step()\n{loop}")
+    assert [d.name for d in ported.doubts if d.why.startswith("best: local")] == ["unknown-placement"]

@@ -287,6 +287,35 @@ model.fit(x, y)
     assert 'keras.optimizers.Adam(dl.lr_scale(Noam(), "none"))' in port(source, Options(lr_scaling="none")).text
 
 
+def test_a_rate_that_is_a_schedule_of_keras_or_something_else_is_scaled_as_a_whole() -> None:
+    source = """import keras
+class Noam(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step): return step ** -0.5
+if own: rate = Noam()
+else: rate = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.9)
+model = keras.Sequential()
+model.compile(keras.optimizers.SGD(rate))
+model.fit(x, y)
+"""
+    text = port(source).text
+    assert "SGD(dl.lr_scale(rate))" in text and "ExponentialDecay(0.1, 100, 0.9)" in text
+    plain = source.replace("Noam()", "0.1")
+    assert "SGD(dl.lr_scale(rate))" in port(plain).text
+    assert 'SGD(dl.lr_scale(rate, "none"))' in port(plain, Options(lr_scaling="none")).text
+
+
+def test_what_a_session_runs_from_some_step_on_and_which_optimizer_updates_is_told() -> None:
+    chosen = "            op = train_op if i < 50 else other\n            sess.run(op,"
+    script = SESSION.replace("            sess.run(train_op,", chosen)
+    script = script.replace("range(len(rows) // 8)", "range(50 + 70)")
+    script = script.replace("saver =", "other = tf.train.AdamOptimizer(1e-4).minimize(loss)\nsaver =")
+    script = script.replace("rows[i * 8 : i * 8 + 8]", "rows[np.random.choice(99, 8)]")
+    script = script.replace("i * 8 : i * 8 + 8", ":8")
+    ported = port(script)
+    assert "range(dl.steps(50 + 70))" in ported.text or "range(dl.steps(120))" in ported.text
+    assert [d.name for d in ported.doubts if "changes at this step" in d.why] == ["local-number"]
+
+
 def test_the_steps_of_a_decay_of_tensorflow_1_are_divided_and_what_it_returns_is_scaled() -> None:
     made = "rate = tf.train.piecewise_constant(step, [100, 200], [0.1, 0.05, 0.01])\ntrain_op = "
     given = SESSION.replace("train_op = ", made).replace("AdamOptimizer(1e-3)", "AdamOptimizer(rate)")

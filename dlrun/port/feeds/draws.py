@@ -50,6 +50,8 @@ _PARTS = (
 )
 IN_PLACE = ("numpy.random.shuffle", "random.shuffle")
 
+_SPANS = ("builtins.slice", "builtins.range", "numpy.arange", "torch.arange", "tensorflow.range", "itertools.islice")
+
 
 class Draws:
     """Tells what running a piece of a script draws, through the functions that it calls."""
@@ -183,8 +185,13 @@ class Draws:
                 known.add(target.value)
         if any(isinstance(n, cst.Slice) and self._names(n, known) for n in walk(function.body)):
             return True
-        trains = self.loops.gradients.runs_step(function.body)
-        return not trains and any(self._picks(n, counted) for n in walk(function.body))
+        if self.loops.gradients.runs_step(function.body):
+            return False
+        return any(self._picks(n, counted) or (self._spans(n) and self._names(n, known)) for n in walk(function.body))
+
+    def _spans(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` makes a range of positions: ``slice(at, at + n)``, ``np.arange(at, at + n)``."""
+        return isinstance(node, cst.Call) and self.script.name_of(node.func) in _SPANS
 
     def _picks(self, node: cst.CSTNode, counted: set[str]) -> bool:
         """Tell whether ``node`` reads a batch by its number: ``self.batches[self.at]``, maybe by ``self.at % n``."""

@@ -102,6 +102,7 @@ class MadeSerial(Wraps):
                 place.kind is Kind.RUN
                 and (self.from_zero(place) or since)
                 and not inside
+                and not (isinstance(node, cst.Call) and self._is_text_or_row(node))
                 and not place.adds & {"stored", "run", "joined", "numbers", "trimmed"}
                 and not (self.sink is not None and self.sink.loop is not None and self._is_window(node))
             ):

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.placement.interpret.machine import Sink
 from dlrun.port.placement.made_serial import COMPUTES, MadeSerial
 from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import COUNT, INDEX, SAME, Kind, Place, power
+from dlrun.port.placement.values import COUNT, INDEX, NOTHING, SAME, Kind, Place, Value, power
 from dlrun.port.placement.wraps import Wrap
 from dlrun.port.program.script import walk
 from dlrun.port.steps.counts.conditions import divided as rests_of
@@ -38,6 +38,8 @@ class ShownCounts(MadeSerial):
             self.lost.append(node)
             return []
         if isinstance(node, _BOXES) or not self.is_number(node):
+            if not isinstance(node, COMPUTES) and any(map(_holds_counts, self.run.seen.get(node, ()))):
+                self.lost.append(node)  # best = (accuracy, step), shown as a whole
             return (self.wraps_inside(node, True, place) or []) if isinstance(node, COMPUTES) else []
         if behind:
             return [Wrap(node, how)]
@@ -164,6 +166,13 @@ class ShownCounts(MadeSerial):
         """Tell whether a test is true at the last of so many steps: ``step % 100 == 99``, both of them divided."""
         sides = [c.comparator for c in test.comparisons] if isinstance(test, cst.Comparison) else []
         return any(side in self.run.shards.divided for side in sides)
+
+
+def _holds_counts(value: Value) -> bool:
+    """Tell whether a value that is no number may hold counts: a tuple, a dict; no text, and nothing out of sight."""
+    boxes = bool(value.items) or any(isinstance(ref, Obj) and ref.kind in ("dict", "list") for ref in value.refs)
+    of_counts = value.place in (COUNT, INDEX) and not value.refs and not value.texts
+    return boxes or (of_counts and value.const is NOTHING and value.scalar is None)
 
 
 def _of_rest(test: cst.CSTNode, remainder: cst.CSTNode) -> bool:

@@ -214,9 +214,9 @@ def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
             one.place.kind is Kind.SAME
             and one.const is NOTHING
             and not one.zero
-            and (one.scalar or (beside and one.reduced))
+            and (one.scalar or (beside and (one.reduced or one.scalar is None)))
         )
-        if place.kind is Kind.COUNT and serial and other.place.kind is Kind.COUNT:
+        if serial and place.kind is other.place.kind and place.kind in (Kind.COUNT, Kind.INDEX):
             place = MIXED  # a count or a serial number: which of them, nobody knows later
     if items is None:
         for part in (*(a.items or ()), *(b.items or ())):

@@ -161,6 +161,10 @@ class Estimators:
         found = [self.flow.definition(value), *(self.flow.definition(o.node) for o in self.flow.origins(value))]
         function = next((f for f in found if isinstance(f, cst.FunctionDef)), None)
         names = [p.name.value for p in function.params.params] if function is not None else []
+        for made in (o.node for o in self.flow.origins(value)):
+            if isinstance(made, cst.Call) and self.script.name_of(made.func) == "functools.partial":
+                given = [arg.keyword.value if arg.keyword is not None else "" for arg in made.args[1:]]
+                names = [name for name in names[given.count("") :] if name not in given]
         return [name for name in names if name in ("params", "mode", "config")]
 
     def _of_function(self, value: cst.BaseExpression) -> Iterator[tuple[str, cst.BaseExpression]]:

@@ -160,7 +160,7 @@ class Calls(Libraries):
             return self._function(callee.name, args, keywords, node)
         given = [*args, *keywords.values()]
         self._run_given(given, node)
-        place = out_of_sight(combine([callee.place, *(self.content(a) for a in given)]))
+        place = out_of_sight(parts.of_mean(combine([callee.place, *(self.content(a) for a in given)]), ""))
         if place.kind is Kind.SAME:  # nothing is known of it, and so it may keep what it is given later
             return Value(refs=frozenset([self.new("foreign", node, "unknown")]))
         return Value(place)
@@ -204,8 +204,8 @@ class Calls(Libraries):
                 name = parts.FOREIGN if parts.is_foreign(ref.name) else ""
                 return Value(self.of_episode(parts.loss(combine(given), ref.site)), scalar=True, name=name)
             foreign = parts.FOREIGN if parts.is_foreign(ref.name) and combine(given) == ENTRY else ""
-            return Value(out_of_sight(combine(given)), scalar=True if loss else None, name=foreign)
-        return Value(out_of_sight(combine(given)))
+            return Value(parts.of_mean(out_of_sight(combine(given)), ref.name), scalar=loss or None, name=foreign)
+        return Value(parts.of_mean(out_of_sight(combine(given)), ""))
 
     def _call_object(self, ref: Obj, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         own = Value(refs=frozenset([ref]))

@@ -261,6 +261,7 @@ class Containers(IterationNumbers):
         """Put one entry more into ``ref``: what an iteration over a shard adds makes it grow."""
         at = (ref, GROWN)
         known = (self.state or {}).get(at)
+        self.paced[ref] = self.cadenced and self.paced.get(ref, True)
         if known is not None and known.place.kind is Kind.RUN:
             fires = entry.name == "fires"
             adds = known.place.adds | {"fires"}
@@ -465,8 +466,9 @@ class Containers(IterationNumbers):
             return whole.length(value) if not self.shards.parts else Value(SAME, scalar=True, name="length")
         if grown := self.grown(value):
             held = (self.state or {})[grown[0]]
-            if self.shards.parts and "samples" not in held.place.adds:
-                return Value(scalar=True)  # an entry for each iteration, on all ranks
+            alike = self.shards.parts and "samples" not in held.place.adds  # an entry for each iteration, on all ranks
+            if alike or self.paced.get(grown[0][0]):
+                return Value(scalar=True)
             return Value(Place(Kind.RUN, held.place.at, held.place.adds), scalar=True)
         if value.items is not None and value.name != "parallel":
             return constant(len(value.items))

@@ -25,6 +25,7 @@ from dlrun.port.placement.values import (
     Quotient,
     Value,
     constant,
+    join,
     unknown,
 )
 from dlrun.port.program.script import Script
@@ -135,6 +136,8 @@ class Exits(LibraryRows):
         if before is not None and before.const is None and any(map(self._made_late, value.refs)):
             return value.at(unknown(node, "the first iteration makes it, and others add to it", at))
         if place.untouched and place.at == at:
+            if before is not None and value.refs - before.refs:  # some iterations give it another object
+                return join(before, Value(refs=value.refs))
             return before
         if place.at == at and (place.adds in ({"scaled"}, {"fraction"}) or place.adds - {"reset"} == {"fires"}):
             return value.at(SAME)
@@ -359,6 +362,8 @@ class Exits(LibraryRows):
             return unknown(node, "it is the greatest and the least entry by turns", at)
         listed = at[1] == GROWN or (bool(value.refs) and self._rebound(value, at) is not None)
         bad = place.adds - {"entry", "same", "reset", "ordered", "some"}
+        if listed and self.paced.get(at[0]):
+            return unknown(node, "each rank keeps entries of its own as often as the serial script", at)
         if listed:
             rows = frozenset({"rows"} if not place.adds & {"some", "trimmed", "reset", "fires"} else ())
             lost = unknown(node, "what it keeps of each iteration is itself a sum so far", at)

@@ -134,7 +134,7 @@ class Libraries(Classes):
         if row is Row.TEXT and len(given) == 1 and given[0].scalar:
             return self.text(node, self.content(given[0]))
         self._run_given(given, node)
-        place = combine(self.content(a) for a in given)
+        place = parts.of_mean(combine(self.content(a) for a in given), name)
         if name in _TRUTHS and place.uniform and self.asks_cadence(node):
             return Value(SAME, scalar=True, name="cadence")
         if row is None and isinstance(self.script.parents.get(node), cst.Expr):
@@ -379,7 +379,7 @@ class Libraries(Classes):
         bent = receiver.name == "centered" or (receiver.scalar and parts.bends(name))
         if self.shards.parts and base.kind is Kind.ENTRY and bent:
             return Value(parts.BENT if receiver.scalar else parts.LOCAL, scalar=receiver.scalar)
-        place = combine([base, *(self.content(a) for a in given)])
+        place = parts.of_mean(combine([base, *(self.content(a) for a in given)]), name)
         if place.kind is Kind.SAME and row is Row.GET and len(args) == 2 and args[1].scalar:
             return Value(scalar=True, reduced=self.serial(receiver))  # a number, as what is there where it is missing
         if place.kind is Kind.SAME or (place.kind is Kind.COUNT and name in ("fit", "fit_generator")):

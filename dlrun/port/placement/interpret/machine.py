@@ -131,6 +131,7 @@ class Machine:
         self.paces: list[cst.BaseExpression] = []  # the tests around that hold as often as in the serial script
         self.by_serial_steps: set[Any] = set()  # the dicts that keep something under serial steps: curve[step] = x
         self.ended = 0  # how deep in handlers of an end of a shard, which comes as often as the serial script's data
+        self.paced: dict[Any, bool] = {}  # of lists: whether all that grows them comes as often as in the serial script
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.iteration_numbers: dict[cst.BaseExpression, tuple[int, int] | None] = {}  # see ``iteration_numbers``
         self.begins: dict[Location, set[int]] = {}  # what a number is known to have been as a loop over a shard began

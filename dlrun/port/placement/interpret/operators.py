@@ -164,7 +164,8 @@ class Operators(Expressions):
             return self._with_count(op, left, right, node, scalar)
         if (found := self._with_length(op, left, right, node)) is not None:
             return replace(found, scalar=scalar)
-        return Value(combine([a, b]), scalar=scalar)
+        bends = not isinstance(op, (*_SCALES, *_SUMS)) or (isinstance(op, _DIVIDES) and b.kind is Kind.RATIO)
+        return Value(MIX if bends and Kind.RATIO in (a.kind, b.kind) else combine([a, b]), scalar=scalar)
 
     def _meant(self, a: Place, b: Place, node: Any) -> tuple[Place, Place]:
         """Let what all ranks add as often as the serial script be the mean of theirs: it stands for one iteration's."""

@@ -53,6 +53,10 @@ _METHODS: dict[str, Any] = {
     "true_divide": cst.Divide(),
 }
 _LINEAR = ("round", "format", "str", "repr")
+_MEANS = frozenset(_LINEAR) | {  # that leave a mean so far a mean
+    *("float", "float32", "float64", "around", "array", "asarray", "constant", "cast", "tensor", "mean", "reduce_mean"),
+    *("get_value", "numpy", "item", "tolist", "detach", "cpu", "result", "compute", "get", "scalar"),
+}
 
 
 def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | None:
@@ -167,6 +171,11 @@ def is_foreign(name: str) -> bool:
 def bends(name: str) -> bool:
     """Tell whether a function of a mean is no mean, for all that is known: by the last word of its name."""
     return name.rpartition(".")[2].rstrip("_") not in _LINEAR
+
+
+def of_mean(place: Place, name: str) -> Place:
+    """Return the placement of what a function makes of a mean so far: of some it stays one, and no other is known."""
+    return MIX if place.kind is Kind.RATIO and name.rpartition(".")[2].rstrip("_") not in _MEANS else place
 
 
 def loss(given: Place, call: cst.CSTNode) -> Place:

@@ -108,7 +108,7 @@ def sources(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpre
     if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Add):
         sides = (value.left, value.right)  # range(1, batches + 1)
         named = [side for side in sides if isinstance(side, cst.Name)]
-        if len(named) == 1 and any(isinstance(side, cst.Integer) for side in sides):
+        if len(named) == 1 and any(isinstance(side, cst.Integer) and side.evaluated_value == 1 for side in sides):
             found = sources(facts, named[0])
             return found if found != named else [value]
     if isinstance(value, cst.Name):

@@ -81,6 +81,7 @@ def _is_range(facts: Facts, call: cst.Call) -> bool:
 
 
 def but_one(count: cst.BaseExpression) -> cst.BaseExpression:
-    """Return ``count`` without what is added to it, or taken away: ``n`` in ``n + 1``."""
-    one = isinstance(count, cst.BinaryOperation) and isinstance(count.operator, (cst.Add, cst.Subtract))
-    return count.left if one and isinstance(count.right, cst.Integer) else count  # type: ignore[attr-defined]
+    """Return ``count`` without the one that is added to it, or taken away: ``n`` in ``n + 1``."""
+    if not isinstance(count, cst.BinaryOperation) or not isinstance(count.operator, (cst.Add, cst.Subtract)):
+        return count
+    return count.left if isinstance(count.right, cst.Integer) and count.right.evaluated_value == 1 else count

@@ -12,6 +12,7 @@ from dlrun.port.facts.numbers.computed import Tells, computed, given
 from dlrun.port.facts.taint import losses
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.facts.updates.rates import ORDER
+from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.program.script import Script, walk
 from dlrun.port.steps.counts import milestones
 from dlrun.port.steps.counts.bounds import compared
@@ -28,13 +29,14 @@ def torch(facts: Facts, followed: Collection[cst.CSTNode]) -> Iterator[Doubt]:
 
 
 def tensorflow(facts: TensorFlowFacts, followed: Collection[cst.CSTNode]) -> Iterator[Doubt]:
-    """Likewise for TensorFlow, where what a session is fed makes the loss, too."""
+    """Likewise for TensorFlow, where what a session is fed and runs, and which optimizer it is, make the loss, too."""
     known = {*counters(facts), *attributes(facts), *variables(facts)}
     named, kept = tells(facts, numbers(facts, known)), steps_so_far(facts)
-    tapes = [c.args[0].value for c in facts.averages if c.args]
-    yield from _turns(
-        facts, followed, known, lambda node: named(node) or kept(node), [*tapes, *(v for _, v in facts.fed)]
-    )
+    made = [c.args[0].value for c in facts.averages if c.args] + [value for _, value in facts.fed]
+    for step in (step.node for step in facts.steps if isinstance(step.node, cst.Call)):
+        made += [step.args[0].value] if step.args and runs_session(step) else []
+        made += [step.func.value] if isinstance(step.func, cst.Attribute) else []
+    yield from _turns(facts, followed, known, lambda node: named(node) or kept(node), made)
 
 
 def _turns(

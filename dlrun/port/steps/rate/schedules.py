@@ -99,7 +99,9 @@ def counts(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit]
         yield compound(facts, decay, FORGETS)
     if facts.options.lr_scaling == "none":
         for value in values:
-            if any(_is_schedule(facts, cls) for cls in facts.flow.classes(value)):
+            behind = [] if _made(facts, value) else [o.node for o in facts.flow.origins(value)]
+            own = any(_is_schedule(facts, cls) for cls in facts.flow.classes(value))
+            if own or any(_KERAS.search(facts.script.name_of(n.func)) for n in behind if isinstance(n, cst.Call)):
                 yield Edit(value, f"the schedule, {_COUNTS}", scaling(facts))
 
 
@@ -129,15 +131,19 @@ def follows_steps(facts: ScriptFacts, node: cst.CSTNode) -> bool:
 
 
 def _made(facts: ScriptFacts, value: cst.BaseExpression) -> list[tuple[cst.Call, Schedule]]:
-    """Return the calls that make a schedule of Keras' own behind ``value``, and what is known of it."""
-    named = [(call, _KERAS.search(facts.script.name_of(call.func))) for call in _calls(facts, value)]
-    return [(call, SCHEDULES[match[2]]) for call, match in named if match and match[2] in SCHEDULES]
+    """Return the calls that make a schedule of Keras' own behind ``value``, and what is known of it.
 
-
-def _calls(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.Call]:
-    """Return the calls behind ``value``."""
-    made = dict.fromkeys(o.node for o in facts.flow.origins(value))
-    return [node for node in made if isinstance(node, cst.Call)]
+    None where it may be something else, too: that is scaled as a whole, by ``lr_scale``.
+    """
+    found: list[tuple[cst.Call, Schedule]] = []
+    for made in dict.fromkeys(o.node for o in facts.flow.origins(value)):
+        if isinstance(made, cst.Name) and made.value == "None":
+            continue
+        match = _KERAS.search(facts.script.name_of(made.func)) if isinstance(made, cst.Call) else None
+        if not isinstance(made, cst.Call) or match is None or match[2] not in SCHEDULES:
+            return []
+        found.append((made, SCHEDULES[match[2]]))
+    return found
 
 
 def _given(call: cst.Call, wanted: _Arguments) -> list[cst.BaseExpression]:
