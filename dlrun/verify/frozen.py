@@ -43,6 +43,7 @@ SECONDS = 10.0  # that these may take
 MORE = 8  # batches of each rank beside a tail, so that it decides on no mean
 BATCHES, EPOCHS = 3, 4  # of each rank in a loader that is cut, and how often they are gone through
 ROUNDS = 10  # models that are trained one after the other, as in folds
+SLOW = "take longer here than is left; a larger --budget may come to it"
 OTHERS = "the ranks take other batches than the serial script: only numbers that are n times its own are told"
 GRAPH = "not compared: noise, or batch norm, is not switched off in sessions"
 
@@ -72,7 +73,7 @@ def frozen(
         if few and few.status == "failed":
             return [few], made.serial_runs, made.known, made.port_runs
     if few or further:
-        every = few or further, made.tails() if few else None, made.left
+        every = few or further, made.tails() if few else None, made.left, made.once
         return [check for check in every if check], made.serial_runs, made.known, made.port_runs
     return _uncompared(serial, OTHERS), made.serial_runs, made.known, made.port_runs
 
@@ -94,6 +95,7 @@ class Frozen:
         self.port_runs: list[Run] = []
         self.known: frozenset[Key] = frozenset()
         self.left: Check | None = None  # of the last run
+        self.once: Check | None = None  # where no second epoch could be compared
         self._rounds = 1
         self._loaders = loaders.training(serial.root)
         self._turn = _steps_of_turn(serial) if not self._loaders else 0
@@ -107,8 +109,13 @@ class Frozen:
         affordable = int(self.runs.seconds(SECONDS) / self._slowest / self.fewer)
         batches, steps = (1, 1) if self.fits else window(self.serial.root)  # that go into one step of each optimizer
         few, epoch = BATCHES * batches, BATCHES * steps
+        twice = 2 * epoch
+        at_all = int(self.runs.seconds(self.runs.job.budget) / self._slowest / self.fewer)
         each = max(self.runs.job.steps, epoch, min(max(2, EPOCHS // steps), affordable // epoch) * epoch)
+        each = max(each, twice) if twice <= at_all else each
         one, other = self._pair(each, few)
+        if each < twice and other.root.first("ended"):
+            self.once = unjudged(NAME, f"what comes after the first epoch: {twice * self.fewer} steps {SLOW}")
         return self._left(one, other) or self._together(one, other) or self._judged((one, other), each, few)
 
     def tails(self) -> Check | None:
@@ -208,7 +215,7 @@ class Frozen:
         if not alike:
             return next(iter(_uncompared(self.serial, OTHERS)), None)
         finished = (pair[1].root.last("end") or {"how": ""})["how"] == "finished"
-        far = "to the end of the script" if finished else f"in {len(pair[1].root.steps)} steps"
+        far = f"in {len(pair[1].root.steps)} steps" + ", to the end of the script" * finished
         found = self._compared(pair, each, few)
         self.known |= found.known
         return judged(found, len(pair[1].traces), far)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 WHOLE = "DataLoader(test_set, batch_size=10)", "DataLoader(test_set, batch_size=50)"  # 31 samples
 SHARED = (
     ("in test_loader:", 'in dl.shard(test_loader, whole="batches"):'),
@@ -42,3 +44,15 @@ def test_a_last_batch_that_is_weighed_as_a_full_one_is_named(prove, port) -> Non
     print(*(check for check in verdict.checks if check.status != "passed"), sep="\n")
     assert verdict.faults == {"shown-otherwise"}
     assert [check.name for check in verdict.checks if check.fault] == ["uneven tail"]
+
+
+@pytest.mark.parametrize(("budget", "code"), [(0.0, 3), (600.0, 1)])
+def test_what_a_second_epoch_shows_is_compared_or_said_not_to_be(prove, port, budget, code) -> None:
+    """Three steps end with the first epoch of three batches."""
+    seen = SEEN[0], (SEEN[1][0], SEEN[1][1].format("loss.item() * len(inputs)"))
+    wrong = "\n    if epoch == 0:\n        seen, summed = dl.total(seen, summed)" + MEAN[1]
+    ported, serial = changed(port, *seen, (MEAN[0], wrong)), changed(serial_script(), *seen, MEAN)
+    verdict = prove(ported, serial=serial, shows=True, steps=3, budget=budget)
+    print(*(check for check in verdict.checks), sep="\n")
+    assert verdict.exit_code == code
+    assert ("after the first epoch" in str(verdict.checks)) == (budget == 0.0)
