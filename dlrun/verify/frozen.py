@@ -235,7 +235,9 @@ class Frozen:
         if not found.other and not found.loose:
             return found
         own = self.runs.frozen(each, few, self._loaders, stride=self.fewer, own_gradients=True, **more)
-        return found if own.error or own.hung else of_gradients(found, numbers_of(own), singles)
+        if own.error or own.hung:
+            return found
+        return of_gradients(found, numbers_of(own), singles, accumulated=window(self.serial.root)[0] > 1)
 
 
 def _steps_of_turn(run: Run) -> int:

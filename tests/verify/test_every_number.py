@@ -379,6 +379,26 @@ def test_loops_without_a_loader_updates_by_hand_and_norms_of_gradients_are_prove
     assert numbers.finding.endswith("to the end of the script")
 
 
+ACCUMULATED = NORMS.replace("for a, b in loader:", "for i, (a, b) in enumerate(loader):").replace(
+    NORMS[NORMS.index("        opt.zero_grad()") : NORMS.index("        total += loss")],
+    """        (loss / 2).backward()
+        if (i + 1) % 2 == 0:
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0).item()
+            opt.step()
+            opt.zero_grad()
+""",
+)
+ACCUMULATED = ACCUMULATED.replace("norms / len(loader)", "norm")
+
+
+@pytest.mark.parametrize(("shown", "code"), [("norm", 3), ("dl.total(norm)", 1)])
+def test_a_norm_of_accumulated_gradients_stays_open_and_a_total_of_it_is_found(prove, shown: str, code: int) -> None:
+    ported = port(ACCUMULATED).text
+    assert "{norm:.5f}" in ported
+    verdict = prove(ported.replace("{norm:.5f}", f"{{{shown}:.5f}}"), serial=ACCUMULATED, shows=True)
+    assert (verdict.exit_code, verdict.faults) == (code, set() if code == 3 else {"total-of-shared"}), verdict
+
+
 @pytest.mark.parametrize("fault", OF_LOOPS)
 def test_a_wrong_number_of_such_loops_is_found(prove, fault: str) -> None:
     serial, edit, name = OF_LOOPS[fault]

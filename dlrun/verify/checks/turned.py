@@ -104,18 +104,27 @@ def _of_one_rank(pairs: Sequence[Pair], turned: Sequence[Numbers]) -> set[Key]:
     return found
 
 
-def of_gradients(found: Compared, own: Numbers, turned: Sequence[Numbers]) -> Compared:
+def of_gradients(found: Compared, own: Numbers, turned: Sequence[Numbers], accumulated: bool = False) -> Compared:
     """Return what is left of differences, where ranks show the serial script's numbers with ``own`` gradients.
 
     As a sum of the norms of gradients: that of a mean over ranks is another number than the mean of theirs. Of a number
-    of one batch, it is one of those of the serial script's n, ``turned``.
+    of one batch, it is one of those of the serial script's n, ``turned``. Where gradients are ``accumulated`` over
+    batches, no rank has those of a serial step: what the ranks' own gradients change, and is no n-fold, stays open.
     """
+    folds = (len(turned), 1 / len(turned))
 
     def follows(pair: Pair, numbers: Sequence[Number]) -> bool:
         here = [number for number in own.get(pair.key, ()) if number.batches == pair.port.batches]
         return any(alike(number.digits, mine.digits) for number in numbers for mine in here)
 
+    def stays_open(pair: Pair) -> bool:
+        here = own.get(pair.key, ())
+        changed = pair.turn < len(here) and not alike(here[pair.turn].digits, pair.port.digits)
+        return accumulated and changed and not any(is_fold(pair.port.value, pair.serial.value, f) for f in folds)
+
     other = tuple(pair for pair in found.other if not follows(pair, [pair.serial]))
     loose = tuple(pair for pair in found.loose if not follows(pair, _singles(pair, turned)))
     same = found.same + len(found.other) - len(other) + len(found.loose) - len(loose)
-    return replace(found, same=same, other=other, loose=loose)
+    left = tuple(pair for pair in other if stays_open(pair))
+    other = tuple(pair for pair in other if pair not in left)
+    return replace(found, same=same, other=other, loose=(*loose, *left))
