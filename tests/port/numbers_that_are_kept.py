@@ -3,6 +3,7 @@
 # ruff: noqa
 
 import json
+import sqlite3
 import torch
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -117,6 +118,19 @@ for epoch in range(2):
         lasting = (total + loss * len(x), n + len(x), steps + 1)
     print("tuples", fresh[0] / fresh[1], paired, lasting, lasting[0] / lasting[1])
     print("means", {name: total / n for name, (total, n) in both.items()})
+table, found_rows, taken = sqlite3.connect(":memory:"), [], 0
+table.execute("create table epochs (epoch int, steps int)")
+for epoch in range(2):
+    for x, y in loader:
+        step(x, y)
+        taken += 1
+    entry = {"epoch": epoch, "steps": taken}
+    print(entry, f"{entry}", json.dumps(entry))
+    pair = [epoch, taken]
+    print("pair", pair)
+    found_rows.append(entry)
+    table.executemany("insert into epochs values (?, ?)", [(epoch, taken)])
+print("rows", found_rows, table.execute("select * from epochs").fetchall())
 rates, at, rows = [], [], []
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):

@@ -555,7 +555,7 @@ made.to_csv("b.csv")
     [
         ('row = {"steps": steps, "epoch": epoch}\n    rows.append(row)', True, []),
         ('row = {"steps": steps, **{"epoch": epoch}}\n    rows.append(row)\n    print(row)', True, []),
-        ('row = {"steps": steps, "epoch": epoch}\n    print(row)\n    rows.append(row)', False, ["row", "rows"]),
+        ('row = {"steps": steps, "epoch": epoch}\n    print(row)\n    rows.append(row)', True, []),
         ('for k, v in {"steps": steps, "epoch": epoch}.items():\n        print(k, v)', False, ["v"]),
         ("for v in (steps, epoch):\n        print(v)", False, ["v"]),
     ],

@@ -6,7 +6,7 @@ step % 100``, ``q, rest = divmod(step, 100)``, ``if step in (10, 20)``, ``if ste
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -20,10 +20,10 @@ from dlrun.port.placement.selected import compared_in_order
 from dlrun.port.placement.shards import Cadence, Shards
 from dlrun.port.placement.store import Method, Obj
 from dlrun.port.placement.values import Kind, Place
-from dlrun.port.program.script import Script, calls_method, dotted, walk
+from dlrun.port.program.script import Script, dotted, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import divided, ends_iteration, fewer, rests_of
-from dlrun.port.steps.counts.milestones import TAKEN_OF, WHY, passes_by, serial, updates
+from dlrun.port.steps.counts.milestones import WHY, losses_behind, passes_by, serial, sets_any, updates
 
 _RUNS = 3
 _FROM = (cst.GreaterThan, cst.GreaterThanEqual)
@@ -82,7 +82,7 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
         if not found:
             continue
         bodies = governed(facts, run, node)
-        if bodies is None or updates(facts, bodies) or _sets_any(bodies, _losses_behind(facts.script, node)):
+        if bodies is None or updates(facts, bodies) or sets_any(bodies, losses_behind(facts.script, node)):
             continue  # of several batches
         if any(n in run.shards.ramped for body in bodies for n in walk(body)):
             continue  # what changes there makes up for the iterations between
@@ -93,7 +93,7 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
                     yield Cadence(n)
             elif how == "from":
                 moved = {dotted(n) for side in (number, count) for n in walk(side)} - {""}
-                yield Cadence(number, repeats=_sets_any(bodies, moved))
+                yield Cadence(number, repeats=sets_any(bodies, moved))
             else:
                 yield Cadence(number, index=how == "equal" and place is not None and place.kind is Kind.INDEX)
 
@@ -105,7 +105,7 @@ def _moved(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
         new = number in run.shards.divided and number not in run.shards.cadences
         bodies = governed(facts, run, node) if new and isinstance(node.comparisons[0].operator, _FROM) else None
         names = {dotted(n) for n in walk(node)} - {""}
-        if bodies is not None and _sets_any(bodies, names) and not updates(facts, bodies):
+        if bodies is not None and sets_any(bodies, names) and not updates(facts, bodies):
             yield Cadence(number, known=True)
 
 
@@ -147,7 +147,7 @@ def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.Bas
 def _runs_up(script: Script, node: cst.CSTNode, number: cst.BaseExpression) -> bool:
     """Tell whether a loop itself moves ``number`` up to what it is compared with: ``while i < len(loader): i += 1``."""
     return any(
-        isinstance(up, cst.While) and script.inside(node, up.test) and _sets_any([up.body], {dotted(number)} - {""})
+        isinstance(up, cst.While) and script.inside(node, up.test) and sets_any([up.body], {dotted(number)} - {""})
         for up in script.above(node)
     )
 
@@ -231,24 +231,6 @@ def _read_as(facts: ScriptFacts, run: Interpreter, made: cst.Assign | cst.NamedE
     if isinstance(made, cst.NamedExpr):
         return [made, *below]
     return below or None
-
-
-def _losses_behind(script: Script, node: cst.CSTNode) -> set[str]:
-    """Return the names of which gradients are taken behind ``node``: ``loss.backward()``, ``tape.gradient(loss)``."""
-    home, at = script.function_of(node), script.order[node]
-    later = [c for c in script.calls if script.order[c] > at and script.function_of(c) is home]
-    found = [c.func.value for c in later if calls_method(c, "backward")]
-    found += [c.args[0].value for c in later if calls_method(c, *TAKEN_OF) and c.args]
-    return {dotted(node) for node in found} - {""}
-
-
-def _sets_any(bodies: list[cst.CSTNode], names: Collection[str]) -> bool:
-    """Tell whether ``bodies`` give one of ``names``, which may be dotted, another value: ``loss = loss + penalty``."""
-    for n in (n for body in bodies for n in walk(body)):
-        targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in getattr(n, "targets", ())]
-        if any(dotted(target) in names for target in targets if isinstance(target, cst.BaseExpression)):
-            return True
-    return False
 
 
 def _place(run: Interpreter, node: cst.BaseExpression) -> Place | None:

@@ -128,6 +128,20 @@ def added(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | 
     return None
 
 
+def only_adds(node: cst.If) -> bool:
+    """Tell whether all that the branches of ``node`` do is to add to something: ``total += x``, ``kept.append(x)``."""
+    lines: list[cst.CSTNode] = list(node.body.body)
+    if isinstance(node.orelse, cst.If):
+        return False
+    lines += node.orelse.body.body if node.orelse is not None else ()
+    for line in lines:
+        for small in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
+            call = small.value if isinstance(small, cst.Expr) else None
+            if added(small) is None and not (isinstance(call, cst.Call) and calls_method(call, "append")):
+                return False
+    return True
+
+
 def _is_entry(entry: cst.CSTNode, read: cst.CSTNode) -> bool:
     """Tell whether ``read`` is the ``entry`` of a dict as it is so far: ``sums[key]``, ``sums.get(key, 0)``."""
     match entry, read:

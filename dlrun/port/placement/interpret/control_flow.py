@@ -40,7 +40,7 @@ from dlrun.port.placement.values import (
     trimmed,
     unknown,
 )
-from dlrun.port.program.script import added, calls_method, dotted, names_in, walk
+from dlrun.port.program.script import dotted, names_in, only_adds, walk
 
 _UNROLLED = 8  # entries of a list that is gone through one by one
 _ROUNDS = 5  # until a loop that is no loop over a shard changes nothing any more
@@ -121,7 +121,7 @@ class ControlFlow(Statements):
         Each rank then adds what is of its own batches: ``if step < 100: early += loss``, ``else: late += loss``, and
         ``key = "even" if i % 2 == 0 else "odd"``, ``sums[key] += loss``.
         """
-        chooses = _only_adds(node) if isinstance(node, cst.If) else self._is_key(node)
+        chooses = only_adds(node) if isinstance(node, cst.If) else self._is_key(node)
         if self.loop is None or not chooses or not test.place.uniform:
             return test
         compared = node.test if isinstance(node.test, cst.Comparison) and len(node.test.comparisons) == 1 else None
@@ -513,20 +513,6 @@ def is_endless(loop: cst.CSTNode) -> bool:
         and (dotted(loop.test) == "True" or (isinstance(loop.test, cst.Integer) and loop.test.value != "0"))
         and not any(isinstance(n, (cst.Break, cst.Return)) for n in walk(loop.body))
     )
-
-
-def _only_adds(node: cst.If) -> bool:
-    """Tell whether all that the branches of ``node`` do is to add to something: ``total += x``, ``kept.append(x)``."""
-    lines: list[cst.CSTNode] = list(node.body.body)
-    if isinstance(node.orelse, cst.If):
-        return False
-    lines += node.orelse.body.body if node.orelse is not None else ()
-    for line in lines:
-        for small in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
-            call = small.value if isinstance(small, cst.Expr) else None
-            if added(small) is None and not (isinstance(call, cst.Call) and calls_method(call, "append")):
-                return False
-    return True
 
 
 def _beside(items: list[Value]) -> list[Value]:

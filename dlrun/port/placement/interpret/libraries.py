@@ -591,9 +591,29 @@ class Libraries(Classes):
         row = bool(places) and (not numbers or any(p.uniform for p in places))
         return Value(place, refs=value.refs, scalar=None if row else numbers, name="row" if row else "")
 
+    def _rows_shown(self, node: cst.Call) -> None:
+        """Make serial the counts in a row that is shown behind loops over shards, and nothing reads: ``print(row)``."""
+        for shown in (arg.value for arg in node.args if self.loop is None):
+            parts = list(self._boxes(shown))
+            called = [self.script.name_of(part.func) for part in parts if isinstance(part, cst.Call)]
+            if any(not name or name.startswith(".") for name in called):
+                continue  # it may do more than to make a text
+            for name in [n for n in parts if isinstance(n, cst.Name)]:
+                row = self.looked_at(name)
+                made = self.made_here(name, row)
+                counts = [(key, each, v) for key, each, v in self._literal(made, row) if self._counts(each, v)]
+                if made is not name and counts:
+                    before = {part: self.looked_at(part) for part in parts}
+                    self._rewritten(row, {key: self.restore(each, v) for key, each, v in counts})
+                    for part, value in before.items():
+                        self.seen[part] = [v for v in self.seen.get(part, []) if v != value]
+                    self.eval(shown)
+
     def _sink(
         self, node: cst.Call, kept: bool = False, row: Row | None = None, of: cst.BaseExpression | None = None
     ) -> None:
+        if not kept and of is None:
+            self._rows_shown(node)
         if self.recording:
             loop = self.loop if self.loop is not None else None
             inner = (node,) if self.playing or (loop is not None and loop.inner) else ()

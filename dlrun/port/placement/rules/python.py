@@ -103,6 +103,7 @@ METHODS: dict[str, Row] = {
     "writestr": Row.SHOWS,
     "writerow": Row.SHOWS,
     "writerows": Row.SHOWS,
+    "executemany": Row.SHOWS,
     **dict.fromkeys(("info", "debug", "warning", "error", "critical", "exception"), Row.SHOWS),
     "getpid": Row.CLOCK,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import libcst as cst
 
@@ -10,7 +10,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.taken_over import lowers, takes_over
 from dlrun.port.facts.numbers.computed import computed, leaves
 from dlrun.port.facts.updates.rates import ORDER, changes
-from dlrun.port.program.script import Script, added, calls_method, dotted, walk
+from dlrun.port.program.script import Script, added, calls_method, dotted, only_adds, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import asked, ends_iteration, goes_on, rests_of, skipped
 from dlrun.port.steps.counts.counters import Counters, each_update, held, innermost, is_one, position_of, tells
@@ -28,8 +28,8 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
 
     And where it is a part of an epoch: ``if step % (len(data) // 5) == 0:``. What is compared is yielded also where the
     change is computed with it: ``if step < ramp: lr *= step / ramp``. So are the steps at which the script saves, or
-    decides whether to go on: 64 ranks might not make 1000 steps, and save nothing. What is shown or evaluated every so
-    often is found as the program is run: see ``placement/cadences``.
+    decides whether to go on: 64 ranks might not make 1000 steps, and save nothing. All cadences of a loop follow one
+    rule, ``step % 100 == 0``: what is shown or evaluated every so often comes as often as in the serial run.
     """
     script = facts.script
     named = tells(facts, numbers(facts, counters))
@@ -51,7 +51,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
                 continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
             sets = sets and not (_is_every(facts, number) and updates(facts, bodies, elsewhere=False))
-            if _of_all(facts, number) or sets or _acts(facts, node, bodies):
+            if _of_all(facts, number) or sets or _acts(facts, node, bodies) or _is_cadence(facts, node, bodies, number):
                 yield from serial(facts, bodies, number)
 
 
@@ -204,10 +204,43 @@ def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[c
             yield from held(facts, node.targets[0].target)
 
 
+def _is_cadence(facts: Facts, node: cst.If, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` says every how many steps something is done, but for updates: of several batches.
+
+    Those in other forms are found as the program is run, see ``placement/cadences``. These are known before: what
+    changes at them, as a weight of a loss, changes as often as in the serial run.
+    """
+    around = innermost(facts, node)
+    followed = facts.framework == "torch" or getattr(facts, "style", "") in ("tape", "session")
+    inside = around in facts.loops or isinstance(around, cst.FunctionDef)
+    several = updates(facts, bodies) or sets_any(bodies, losses_behind(facts.script, node))
+    if node.orelse is not None and only_adds(node):
+        return False  # each rank adds to what the serial number says
+    return followed and _is_every(facts, number) and inside and not several
+
+
 def _is_every(facts: Facts, number: cst.BaseExpression) -> bool:
     """Tell whether ``number`` says every how many: ``step % number``."""
     up = facts.script.parents[number]
     return isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.right is number
+
+
+def losses_behind(script: Script, node: cst.CSTNode) -> set[str]:
+    """Return the names of which gradients are taken behind ``node``: ``loss.backward()``, ``tape.gradient(loss)``."""
+    home, at = script.function_of(node), script.order[node]
+    later = [c for c in script.calls if script.order[c] > at and script.function_of(c) is home]
+    found = [c.func.value for c in later if calls_method(c, "backward")]
+    found += [c.args[0].value for c in later if calls_method(c, *TAKEN_OF) and c.args]
+    return {dotted(node) for node in found} - {""}
+
+
+def sets_any(bodies: list[cst.CSTNode], names: Collection[str]) -> bool:
+    """Tell whether ``bodies`` give one of ``names``, which may be dotted, another value: ``loss = loss + penalty``."""
+    for n in (n for body in bodies for n in walk(body)):
+        targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in getattr(n, "targets", ())]
+        if any(dotted(target) in names for target in targets if isinstance(target, cst.BaseExpression)):
+            return True
+    return False
 
 
 def updates(facts: ScriptFacts, bodies: list[cst.CSTNode], elsewhere: bool = True) -> bool:
