@@ -22,6 +22,8 @@ KERAS_TESTS = "tests/comm/faces/test_keras_on_ranks.py"
 CLIENT_TESTS = ("tests/comm/faces/test_clients_on_ranks.py", "tests/examples/test_ddl_serving.py")
 FIRST_STEPS_TEST = "tests/comm/faces/test_first_steps.py"
 FAULT_TESTS = ("tests/verify/test_tensorflow_faults.py", "tests/verify/test_tensorflow_shares.py")
+SHOWN_TEST = "tests/verify/test_tensorflow_numbers_shown.py::"
+SHOWN_TEST += "test_numbers_of_a_right_port_are_the_serial_ones_and_others_are_told"
 NUMBERS_TEST = "tests/port/test_same_numbers_tensorflow.py"
 GLOBAL_TEST = "tests/port/test_global_batch_tensorflow.py"
 NAMES_TEST = "tests/port/test_rules.py::test_what_a_row_names_exists"
@@ -120,8 +122,8 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def sanitize(session: nox.Session) -> None:
     """dl_comm's collectives with threads as ranks, under ThreadSanitizer, and AddressSanitizer with UBSan."""
-    session.install("cmake>=3.20", "pytest>=8.4", "pytest-timeout>=2.3")
-    run_pytest(session, SANITIZER_TESTS)
+    session.install("cmake>=3.20", "pytest>=8.4", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
+    run_pytest(session, "-n", "2", SANITIZER_TESTS)
 
 
 @nox.session
@@ -139,9 +141,8 @@ def keras3(session: nox.Session) -> None:
     # TensorFlow 2.15 brings TensorBoard, for Keras's callback of that name; 2.21 leaves it to the user.
     session.install("tensorflow-cpu==2.21.0", "tensorboard==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
     faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *CLIENT_TESTS, FIRST_STEPS_TEST)
-    run_pytest(
-        session, *THREE_FILES, *faces, NUMBERS_TEST, GLOBAL_TEST, NAMES_TEST, *FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]"
-    )
+    numbers = (NUMBERS_TEST, GLOBAL_TEST, f"{SHOWN_TEST}[fit]", f"{SHOWN_TEST}[counted twice]")
+    run_pytest(session, *THREE_FILES, *faces, *numbers, NAMES_TEST, *FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
 
 
 @nox.session(default=False)
