@@ -14,6 +14,7 @@ from typing import Any
 from dl_comm.reduction.leaves import as_kind
 from dl_comm.reduction.metrics import is_metric, state_of
 
+_ROWS = (list, tuple, deque)
 _KEPT = (list, dict, set, deque, Counter, defaultdict, OrderedDict)
 
 
@@ -38,7 +39,8 @@ def _copied(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_copied(entry) for entry in value)
     if type(value) is deque:
-        return deque(map(_copied, value), value.maxlen)
+        entries = (entry if hasattr(entry, "dtype") else _copied(entry) for entry in value)
+        return deque(entries, value.maxlen)  # tensors are known again by identity, see _stayed
     if hasattr(value, "dtype") or isinstance(value, set):
         return copy.deepcopy(value)
     made = copy.copy(value)
@@ -64,8 +66,8 @@ def added(value: Any, before: Any) -> Any:
         return _with(value, {key: added(entry, before.get(key)) for key, entry in value.items()})
     if dataclasses.is_dataclass(value):
         return _each_field(added, value, before)
-    if isinstance(value, (list, tuple)):
-        old = before if isinstance(before, (list, tuple)) else ()
+    if isinstance(value, _ROWS):
+        old = before if isinstance(before, _ROWS) else ()
         return as_kind([added(entry, old[i] if i < len(old) else None) for i, entry in enumerate(value)], value, "")
     if isinstance(value, bool):
         return value ^ before
@@ -81,8 +83,8 @@ def put_back(total: Any, before: Any) -> Any:
         return _with(total, {key: put_back(entry, before.get(key)) for key, entry in total.items()})
     if dataclasses.is_dataclass(total):
         return _each_field(put_back, total, before)
-    if isinstance(total, (list, tuple)):
-        old = before if isinstance(before, (list, tuple)) else ()
+    if isinstance(total, _ROWS):
+        old = before if isinstance(before, _ROWS) else ()
         return as_kind([put_back(entry, old[i] if i < len(old) else None) for i, entry in enumerate(total)], total, "")
     unset = _unset(before)
     return before + total if unset is None else _set_where(before + total, unset, total, before)

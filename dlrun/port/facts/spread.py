@@ -230,7 +230,8 @@ class Spread:
         at = binding.path[0] if binding.path else "all"
         if isinstance(value, cst.Tuple) and isinstance(at, int) and at < len(value.elements):
             return value.elements[at].value
-        if value is not None and binding.path == ("each", 0) and keys_are_written(self.flow, value):
+        each = binding.path in (("each", 0), ("each",)) and value is not None
+        if each and keys_are_written(self.flow, value, alone=len(binding.path) == 1):  # type: ignore[arg-type]
             return None
         if value is not None and at == "each" and self._counts(value):
             if binding.path[1:2] != (1,):

@@ -9,7 +9,7 @@ from dlrun.port.facts.numbers.integers import indexes
 from dlrun.port.placement.fields import numbers as numbers_of
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.rules import Row, of_function
-from dlrun.port.placement.values import ENTRY, MIXED, Kind, Place
+from dlrun.port.placement.values import ENTRY, MIXED, SAME, Kind, Place
 from dlrun.port.placement.wraps import Wrap, Wraps
 from dlrun.port.program.script import argument, calls_method, children, dotted, walk
 
@@ -37,6 +37,7 @@ COMPUTES = (
     cst.DictComp,
 )
 _SILENT = (Kind.ENTRY, Kind.COUNT, Kind.INDEX, Kind.CLOCK)  # where it is shown and no number
+_SUMMED = (Kind.RUN, Kind.EXTREME, Kind.RATIO)
 _NUMBERS = (cst.BinaryOperation, cst.UnaryOperation, cst.Name, cst.Attribute, cst.Subscript)
 
 
@@ -64,7 +65,8 @@ class MadeSerial(Wraps):
         if shown and not computed and any(value.name == "row" for value in self.run.seen.get(node, ())):
             self.lost.append(node)  # counts beside others
             return None
-        if isinstance(node, cst.BaseExpression):
+        made = any(node in value.texts for value in self.run.seen.get(node, ()))  # "at %s" % total
+        if isinstance(node, cst.BaseExpression) and not (made and computed and place.kind in _SUMMED):
             if place.kind in (Kind.COUNT, Kind.INDEX) or place.counts:
                 made = isinstance(node, (cst.Name, cst.Attribute, cst.Subscript, cst.Call))
                 texts = self._texts_of(node) if shown and made else []
@@ -73,7 +75,9 @@ class MadeSerial(Wraps):
                 return self.count(node, place) if not self.run.shards.parts else []
             if self.run.shards.parts and (found := self._of_part(node, place)) is not None:
                 return found
-            if self.run.shards.parts and place.kind is Kind.RUN and not computed:
+            if self.run.shards.parts and place.kind in _SUMMED:
+                if computed:
+                    return self.wraps_inside(node, shown, place)
                 self.lost.append(node)
                 return None
             if place.kind is Kind.ENTRY and "part" in place.adds and self.is_number(node):
@@ -111,7 +115,7 @@ class MadeSerial(Wraps):
                 return [Wrap(node, "maximum" if "max" in place.adds else "minimum")]
         if computed and not self.draws(node):
             before, self.goes_on = self.goes_on, self.goes_on or place.kind is Kind.RATIO
-            parts = self.wraps_inside(node, shown, place)
+            parts = self.wraps_inside(node, shown, SAME if made else place)
             self.goes_on = before
             return parts
         texts = self._texts_of(node)

@@ -9,11 +9,12 @@ import libcst as cst
 from dlrun.port.placement.interpret.machine import Sink
 from dlrun.port.placement.made_serial import COMPUTES, MadeSerial
 from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import COUNT, INDEX, NOTHING, SAME, Kind, Place, Value, power
+from dlrun.port.placement.values import BY, COUNT, INDEX, NOTHING, SAME, Kind, Place, Value, power
 from dlrun.port.placement.wraps import Wrap
 from dlrun.port.program.script import walk
 from dlrun.port.steps.counts.conditions import divided as rests_of
 
+_NEXT = (cst.Add, cst.Subtract)
 _BOXES = (cst.FormattedString, cst.ConcatenatedString, cst.List, cst.Dict, cst.Tuple)
 COUNTED = {1: "serial_steps", -1: "over_ranks"}  # by how many times n makes a count serial
 
@@ -34,6 +35,9 @@ class ShownCounts(MadeSerial):
         if isinstance(node, COMPUTES) and (not plain or self._bends(node, place)):
             return self.wraps_inside(node, True, place) or []
         behind = sink.loop is None or self.goes_on
+        if not behind and (stride := self._stride(node)):
+            asked = self._asked_around(sink, INDEX)
+            return [Wrap(node, asked, stride if asked == "serial_index" else "")] if asked is not None else []
         if not how or (behind and place.at == "scaled" and not isinstance(node, COMPUTES)):
             self.lost.append(node)
             return []
@@ -48,6 +52,11 @@ class ShownCounts(MadeSerial):
             return [Wrap(number, "serial_index")]  # i * len(x), at the last of so many
         asked = self._asked_around(sink, place) or (how if sink.curve else None)
         return [Wrap(node, asked)] if asked is not None else []
+
+    def _stride(self, node: cst.BaseExpression) -> str:
+        """Return the stride by which the number of an iteration goes up, as it is written: 8 of ``range(0, n, 8)``."""
+        names = (value.name for value in self.run.seen.get(node, ()))
+        return next((name.removeprefix(BY) for name in names if name.startswith(BY)), "")
 
     def _multiplied(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
         """Return the number of an iteration that ``node`` multiplies by the size of a batch; else None."""
@@ -151,16 +160,19 @@ class ShownCounts(MadeSerial):
 
         The number of an iteration is that of the last of those that it stands for where as many are behind it.
         """
-        index = place.kind is Kind.INDEX
+        index = place.kind is Kind.INDEX or (place.untouched and place.counts)  # i, where i += 1 follows
         divided = [n for n in walk(test) if n in self.run.shards.divided]
         rest = next((n for n in walk(test) if isinstance(n, cst.BaseExpression) and rests_of(n)), None)
         if rest is not None:
             last = not isinstance(rests_of(rest)[0][0], cst.Name) or self._asks_for_last(test) or _of_rest(test, rest)
             return "serial_index" if index and last else "serial_steps"
         if not divided:
-            return None
+            once = any(value.name == "cadence" for n in walk(test) for value in self.run.seen.get(n, ())[-1:])
+            last = any(isinstance(n, cst.BinaryOperation) and isinstance(n.operator, _NEXT) for n in walk(test))
+            return ("serial_index" if index and last else "serial_steps") if once else None  # i == len(loader) - 1
         handed = any(isinstance(self.script.parents[n], cst.Arg) for n in divided)  # is_due(100)
-        return "serial_index" if index and handed else "serial_steps"
+        last = any(cadence.index for n in divided if (cadence := self.run.shards.cadences.get(n)) is not None)
+        return "serial_index" if index and (handed or last) else "serial_steps"
 
     def _asks_for_last(self, test: cst.BaseExpression) -> bool:
         """Tell whether a test is true at the last of so many steps: ``step % 100 == 99``, both of them divided."""

@@ -135,6 +135,7 @@ class Value:
 
 ANY = Value()
 FROM = "from "  # the name of an iteration's number, with what it counts from, where it is not known to be of a share
+BY = "by "  # the name of an iteration's number times a stride, with the stride's code: i of range(0, n, 8)
 EMPTY = Value(zero=True, name="empty")  # nothing, so far
 
 

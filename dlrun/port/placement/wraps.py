@@ -17,7 +17,7 @@ from dlrun.port.placement.fields import as_argument
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.interpret.machine import Field, Sink
 from dlrun.port.placement.reduce import Reductions
-from dlrun.port.placement.values import SAME, Kind, Place, Why, join_places
+from dlrun.port.placement.values import SAME, Kind, Place, Why, join_places, unknown
 
 _OPERATORS = (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison, cst.BooleanOperation, cst.Attribute)
 
@@ -87,7 +87,7 @@ class Wraps:
         if wrap.how == "average" and wrap.node in self.whole:
             template = partial(expression, "rounded", dl=self.facts.alias)
         if wrap.how == "serial_index":
-            template = partial(expression, "serial_index", dl=self.facts.alias)
+            template = partial(expression, "serial_index", dl=self.facts.alias, by=wrap.since or "1")
             if isinstance(self.script.parents.get(wrap.node), _OPERATORS):
                 return Edit(wrap.node, why, lambda node: in_brackets(template({"value": node})))
         if wrap.how == "serial_iteration":
@@ -122,11 +122,17 @@ class Wraps:
         reduced = all(shards) or any(loop in self.run.plain_loops for loop in loops)  # with over=, as behind the loop
         return "" if alike or not any(shards) or not reduced else text
 
-    def once(self, wraps: list[Wrap] | None, why: str) -> Iterator[Edit]:
+    def once(self, wraps: list[Wrap] | None, why: str) -> Iterator[Edit | Doubt]:
         """Yield the edits of wraps, but for what is made serial already."""
         for wrap in wraps or ():
-            if wrap.node not in self.done and not any(up in self.done for up in self.script.above(wrap.node)):
-                yield self.edit(wrap, why)
+            if wrap.node in self.done or any(up in self.done for up in self.script.above(wrap.node)):
+                continue
+            seen = self.run.seen.get(wrap.node, ())
+            if wrap.how == "total" and any(v.place.kind is Kind.SAME and v.reduced for v in seen):
+                text = "its line is run for sums so far within a loop, and for all ranks' behind it"
+                yield from self.told(wrap.node, unknown(self.sink.call if self.sink else wrap.node, text))
+                continue
+            yield self.edit(wrap, why)
 
     def told(self, node: cst.CSTNode, place: Place) -> Iterator[Doubt]:
         """Yield the doubt about an expression that nothing makes serial, one for each cause."""

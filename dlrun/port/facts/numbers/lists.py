@@ -13,6 +13,8 @@ from dlrun.port.program.script import Binding, Path, argument, calls_method, dot
 _FILLS = ("append", "extend", "insert")
 _ARRAYS = ("numpy.array", "numpy.asarray", "numpy.stack", "torch.tensor", "torch.Tensor")
 
+_ROWS = ("builtins.list", "builtins.tuple", "builtins.sorted", "builtins.reversed")
+
 
 class Lists:
     """Tells which expressions are lists that a script fills with ``append``, and with what."""
@@ -153,14 +155,20 @@ def turned(value: cst.CSTNode, path: Path) -> cst.CSTNode | None:
     return None
 
 
-def keys_are_written(flow: Flow, items: cst.CSTNode) -> bool:
-    """Tell whether ``items`` are those of a dict whose keys are all written out, and so alike on all ranks."""
-    box = items.func.value if calls_method(items, "items") and isinstance(items.func, cst.Attribute) else None
+def keys_are_written(flow: Flow, entries: cst.CSTNode, alone: bool = False) -> bool:
+    """Tell whether ``entries`` are those of a dict whose keys are all written out, and so alike on all ranks.
+
+    They are the items of one, or (``alone``) its keys: ``for phase in loaders``, ``for phase in sorted(loaders)``.
+    """
+    while isinstance(entries, cst.Call) and flow.script.name_of(entries.func) in _ROWS and entries.args:
+        entries = entries.args[0].value
+    of = calls_method(entries, "keys" if alone else "items")
+    box = entries.func.value if of and isinstance(entries.func, cst.Attribute) else entries if alone else None  # type: ignore[attr-defined]
     made = [o.node for o in flow.origins(box)] if box is not None else []
     begun = [key for n in made for key, _ in pairs(n)]
     code = flow.script.code(box) if box is not None else ""
-    entries = [t.target for n in flow.script.of(cst.Assign) for t in n.targets if isinstance(t.target, cst.Subscript)]
-    filled = [entry for entry in entries if flow.script.code(entry.value) == code]
+    boxes = [t.target for n in flow.script.of(cst.Assign) for t in n.targets if isinstance(t.target, cst.Subscript)]
+    filled = [entry for entry in boxes if flow.script.code(entry.value) == code]
     dicts = bool(made) and all(isinstance(n, cst.Dict) or flow.keyworded(n) for n in made)
     return (
         dicts and all(isinstance(key, cst.SimpleString) for key in begun) and all(_text(e) is not None for e in filled)

@@ -164,6 +164,10 @@ class Containers(IterationNumbers):
 
         What is no single number is marked: all ranks' rows together are n times as many as the serial script's.
         """
+        fields = [(each, self.looked_at(each)) for each in self._written_in(node)] if entry.texts and node else []
+        if fields:
+            forced = [self.force(each, v) if v.scalar and v.place.kind is Kind.ENTRY else v for each, v in fields]
+            return replace(entry, place=combine(map(self.content, forced)))
         held = [(key, each, v) for key, each, v in self._literal(node, entry) if self.content(v).kind is Kind.ENTRY]
         numbers = {key: self.force(each, v) for key, each, v in held if v.scalar}
         entry = self._rewritten(entry, numbers)
@@ -430,7 +434,9 @@ class Containers(IterationNumbers):
                 if copied and self.state is not None:
                     self.write((made, GROWN), self.state[copied[0]])
                 elif arg.const is NOTHING:
-                    self.write((made, REST), self.entries(arg))
+                    keys = [r for r in arg.refs if isinstance(r, Obj) and r.kind == "dict"]
+                    entries = self.iterate(node, arg) if keys else self.entries(arg)
+                    self.write((made, REST), entries)
         elif row is Row.DICT or (args and not args[0].refs and args[0].place.kind is not Kind.SAME):
             for arg in args:
                 self._update(made, arg)
@@ -467,6 +473,10 @@ class Containers(IterationNumbers):
         if grown := self.grown(value):
             held = (self.state or {})[grown[0]]
             alike = self.shards.parts and "samples" not in held.place.adds  # an entry for each iteration, on all ranks
+            if alike and grown[0][0].kind == "set" and held.place.adds:
+                return Value(
+                    Place(Kind.RUN, held.place.at, frozenset({"bent"})), scalar=True
+                )  # of what ranks differ in
             if alike or self.paced.get(grown[0][0]):
                 return Value(scalar=True)
             return Value(Place(Kind.RUN, held.place.at, held.place.adds), scalar=True)

@@ -25,9 +25,11 @@ from dlrun.port.placement.store import (
 )
 from dlrun.port.placement.values import (
     ANY,
+    BY,
     COUNT,
     ENTRY,
     FROM,
+    INDEX,
     MIXED,
     NOTHING,
     SAME,
@@ -436,7 +438,12 @@ class ControlFlow(Statements):
         call = node.iter if isinstance(node.iter, cst.Call) else None
         ranged = call is not None and self.script.name_of(call.func).rpartition(".")[2] in ("range", "arange")
         starts = self.eval(call.args[0].value) if call is not None and ranged and len(call.args) > 1 else None
-        return self.number_from(starts, node.iter)
+        number = self.number_from(starts, node.iter)
+        if call is None or not ranged or len(call.args) < 3 or number.place != INDEX:
+            return number
+        stride = call.args[2].value
+        one = self.eval(stride).const == 1
+        return number if one else replace(number, place=replace(INDEX, at="scaled"), name=BY + self.script.code(stride))
 
     def _do_While(self, node: cst.While) -> None:  # noqa: N802
         shard = self.loop is None and node in self.shards.loops

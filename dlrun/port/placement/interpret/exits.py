@@ -66,6 +66,7 @@ class Exits(LibraryRows):
         self.passes: set[cst.CSTNode] = set()  # loops that go through a share once
         self.over: dict[cst.CSTNode, cst.BaseExpression] = {}
         self.nameless: set[cst.CSTNode] = set()  # loops over what a generator draws from a share: none can tell later
+        self._longer: set[Location] = set()  # tuples to which each iteration adds
         self._anew: set[Location] = set()  # what is bound to another object in each iteration
         self._classes: dict[Any, Class] = {}
         self._bases: list[State] = []  # the states in which the loops began
@@ -148,7 +149,10 @@ class Exits(LibraryRows):
         if place.kind is Kind.RUN and at[1] == GROWN and isinstance(place.at, tuple) and place.at[0] is not at[0]:
             return None  # of a list that a name was given anew; see below
         if (inner := self._rebound(value, at)) is not None:
-            return self._reduce(node, at, value, before, found, inner)
+            behind = self._reduce(node, at, value, before, found, inner)
+            for ref in value.refs if behind.place.kind is Kind.UNKNOWN else ():
+                self.write((ref, GROWN), Value(behind.place))
+            return behind
         if place.kind in (Kind.RUN, Kind.EXTREME):
             if place.at != at and place.counts:
                 return value.at(COUNT)  # of iterations, when it was kept: last = step
@@ -338,7 +342,8 @@ class Exits(LibraryRows):
                 if isinstance(ref, Obj):
                     self.write((ref, GROWN), Value(order, pending=pending, reduced=True))
             return replace(value, place=SAME, pending=pending, reduced=True)
-        return Value(order, refs=value.refs, scalar=value.scalar, pending=pending, reduced=True)
+        name = value.name if value.name == "tuple" else ""
+        return Value(order, refs=value.refs, name=name, scalar=value.scalar, pending=pending, reduced=True)
 
     def _dict_at(self, path: Path, found: dict[Any, list[Path]]) -> Obj | None:
         """Return the dict that ``path`` names, where what it holds is reduced with it."""

@@ -162,7 +162,11 @@ class Expressions(Machine):
 
     def _Tuple(self, node: cst.Tuple) -> Value:  # noqa: N802
         items = self._elements(node.elements)
-        return Value(items=tuple(items)) if items is not None else Value(self._starred(node.elements))
+        return Value(
+            self._starred(node.elements) if items is None else SAME,
+            items=None if items is None else tuple(items),
+            name="tuple",
+        )
 
     def _List(self, node: cst.List) -> Value:  # noqa: N802
         first, *rest = node.elements or (None,)
@@ -207,6 +211,8 @@ class Expressions(Machine):
     def _starred(self, elements: Any) -> Place:
         given = [(element, self.eval(element.value)) for element in elements]
         starred = [isinstance(element, cst.StarredElement) for element, _ in given]
+        if starred[0] and not any(starred[1:]) and (first := given[0][1]).place.kind is Kind.RUN:
+            return replace(first.place, adds=first.place.adds | {"joined"}, counts=False)  # a tuple, and an entry more
         return combine(
             self.content(self.iterate(element.value, value) if star else value)  # of a dict its keys
             for star, (element, value) in zip(starred, given, strict=True)
@@ -460,8 +466,8 @@ class Expressions(Machine):
         if not self.shards.parts or held.kind is not Kind.RUN or entry.kind not in (Kind.ENTRY, *UNIFORM):
             return _grow(held, entry)
         how = parts.added(entry, False)
-        if "row" in entry.adds:
-            how = "row"
+        if "row" in entry.adds or (scalar is False and entry.kind is Kind.ENTRY and not self.apart):
+            how = "row"  # one of each iteration, on each rank of its own part
         elif entry.kind is Kind.ENTRY and (self.apart or not scalar):
             how = "samples"
         return replace(held, adds=held.adds | {how}, counts=False)
@@ -485,16 +491,15 @@ class Expressions(Machine):
     def _united(self, left: Value, right: Value, node: cst.CSTNode) -> Value:
         """Return the list or set of the entries of two: what this rank's iterations add makes it grow."""
         kind = next(r.kind for r in left.refs if isinstance(r, Obj))
-        grown = self.grown(left)
+        held = next(((self.state or {})[at] for at in self.grown(left)), None)
+        before, entry = self.entries(left), self.entries(right)
         made = self.new(kind, node, "union")
-        entry = self.entries(right)
-        if grown and self.state is not None:
-            held = self.state[grown[0]]
+        if held is not None:
             place = self.grows(held.place, self.content(entry), entry.scalar)
             place = trimmed(place) if left.name == "cut" else place
             self.write((made, GROWN), Value(self.in_some_order(place, made), refs=held.refs | entry.refs))
         else:
-            self.write((made, REST), join(self.entries(left), entry))
+            self.write((made, REST), join(before, entry))
         return Value(refs=frozenset([made]))
 
     def in_some_order(self, place: Place, ref: Obj) -> Place:

@@ -9,12 +9,12 @@ import libcst as cst
 
 from dlrun.port.placement.interpret.operators import Operators
 from dlrun.port.placement.store import Frame, Location, Obj
-from dlrun.port.placement.values import ENTRY, FROM, INDEX, SAME, Kind, Value, combine, unknown
+from dlrun.port.placement.values import BY, ENTRY, FROM, INDEX, SAME, Kind, Value, combine, unknown
 from dlrun.port.program.script import added, walk
 
 _FORMS = ("int", "float", "round")
 _TUPLES = ("collections.namedtuple", "typing.NamedTuple")
-Numbers = dict[cst.BaseExpression, tuple[int, int] | None]  # from what each counts, and by; None of a length
+Numbers = dict[cst.BaseExpression, tuple[int, int | str] | None]  # from what each counts, and by; None of a length
 
 
 class IterationNumbers(Operators):
@@ -58,6 +58,8 @@ class IterationNumbers(Operators):
                 yield node.right
             case cst.Call(func=cst.Attribute(value=cst.SimpleString(), attr=cst.Name("format"))):
                 yield from (arg.value for arg in node.args)
+            case cst.Call(func=cst.Name("str"), args=[only]):
+                yield only.value
             case cst.Call(func=cst.Name()):
                 made = [b.value for b in self.script.bindings_of(node.func)]
                 if any(isinstance(m, cst.Call) and self.script.name_of(m.func) in _TUPLES for m in made):
@@ -134,6 +136,8 @@ class IterationNumbers(Operators):
             return {node: (0, 1)}
         if value.name.startswith(FROM):
             return {node: (int(value.name.removeprefix(FROM)), 1)}
+        if value.name.startswith(BY):
+            return {node: (0, value.name.removeprefix(BY))}
         if place.kind is Kind.COUNT and place.at is None and not self._is_set(node):
             return {node: None}
         begins = self.begins.get(place.at, {0}) if isinstance(place.at, tuple) else set()

@@ -128,12 +128,13 @@ class Machine:
         self.begun: State = {}  # the state in which an iteration over a shard began
         self.stepped: dict[cst.CSTNode, dict[Place, None]] = {}  # what a train_step() reads of its own, as it returns
         self.updated = False  # whether this iteration has come to an update
+        self.held_back: set[Location] = set()  # counts to which tests that may differ let some iterations add
         self.paces: list[cst.BaseExpression] = []  # the tests around that hold as often as in the serial script
         self.by_serial_steps: set[Any] = set()  # the dicts that keep something under serial steps: curve[step] = x
         self.ended = 0  # how deep in handlers of an end of a shard, which comes as often as the serial script's data
         self.paced: dict[Any, bool] = {}  # of lists: whether all that grows them comes as often as in the serial script
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
-        self.iteration_numbers: dict[cst.BaseExpression, tuple[int, int] | None] = {}  # see ``iteration_numbers``
+        self.iteration_numbers: dict[cst.BaseExpression, tuple[int, int | str] | None] = {}  # see ``iteration_numbers``
         self.begins: dict[Location, set[int]] = {}  # what a number is known to have been as a loop over a shard began
         self.used: set[Any] = set()  # the exits whose results are read
         self.forced: dict[cst.BaseExpression, Sharded] = {}  # numbers of a part that are made those of the iteration

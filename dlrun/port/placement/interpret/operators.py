@@ -14,6 +14,7 @@ from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import REST, Obj
 from dlrun.port.placement.values import (
     BENT_COUNT,
+    BY,
     CLOCK,
     COUNT,
     INDEX,
@@ -33,7 +34,7 @@ from dlrun.port.placement.values import (
     power,
     unknown,
 )
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import dotted, walk
 
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
@@ -84,6 +85,8 @@ class Operators(Expressions):
                 return constant(left.const + right.const)
             name = "grown text" if any(p.why is not None and p.why.node is node for p in (a, b)) else ""
             return Value(combine([a, b]), texts=known, scalar=False, name=name)
+        if isinstance(op, (cst.Add, cst.AddAssign)) and left.name == "tuple" and a.kind is Kind.RUN:
+            return Value(replace(a, adds=a.adds | {"joined"}, counts=False), scalar=False, name="tuple")
         if isinstance(op, _FLAGS) and (flag := self._flagged(left, right, _sides(node)[1], isinstance(op, _UNIONS))):
             return flag
         scalar = True if left.scalar and right.scalar else None
@@ -157,6 +160,8 @@ class Operators(Expressions):
         if isinstance(op, (cst.Modulo, cst.FloorDivide, cst.ModuloAssign)) and a.uniform and b.uniform:
             epochs = a.kind is not Kind.SAME and b.kind is Kind.COUNT  # of steps so far, by the steps of an epoch
             rest = isinstance(op, (cst.Modulo, cst.ModuloAssign))
+            if not rest and left.name.startswith(BY) and self.script.code(_sides(node)[1]) == left.name[len(BY) :]:
+                return Value(INDEX, scalar=True)  # i // 8 of range(0, n, 8)
             whole = self.shards.parts or b.kind is not Kind.SAME or a.kind is Kind.SAME
             name = "" if not rest else "remainder" if whole else "undivided"
             return Value(SAME if rest or epochs else BENT_COUNT, scalar=True, name=name)
@@ -181,7 +186,10 @@ class Operators(Expressions):
         if self.shards.parts and not self.shards.episodes:
             entries = place.adds & {"same", "entry"}
             return Place(place.kind, place.at, place.adds - entries | {"summed"}) if entries else place
-        return Place(place.kind, place.at, place.adds - {"same"} | {"entry"}) if "same" in place.adds else place
+        if "same" not in place.adds:
+            return place
+        self.held_back.add(place.at)
+        return Place(place.kind, place.at, place.adds - {"same"} | {"entry"})
 
     def at_cadence(self, node: cst.BaseExpression | None, entry: Value) -> Value:
         """Return what all ranks keep together every so many steps: the number of all of them, as the serial script's.
@@ -354,9 +362,22 @@ class Operators(Expressions):
         if isinstance(node, cst.Comparison):
             others = (*_UNEQUAL, cst.GreaterThan) if names else _UNEQUAL  # a rest above 0
             unequal = any(isinstance(c.operator, others) for c in node.comparisons)
-            return ("between" if unequal else "cadence") if names or self.asks_cadence(node) else ""
+            asks = bool(names) or self._is_met_once(node, sides) or self.asks_cadence(node)
+            return ("between" if unequal else "cadence") if asks else ""
         either = isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.Or)
         return min(names, key=lambda name: (name == "cadence") is either, default="")
+
+    def _is_met_once(self, node: cst.Comparison, sides: list[Value]) -> bool:
+        """Tell whether a count of iterations is compared with one from before the loop: ``i + 1 == len(loader)``."""
+        if len(sides) != 2 or not isinstance(node.comparisons[0].operator, (cst.Equal, cst.NotEqual)):
+            return False
+        counting = [self._counts_on(side) for side in (node.left, node.comparisons[0].comparator)]
+        return counting in ([True, False], [False, True]) and sides[counting.index(False)].place.kind is Kind.COUNT
+
+    def _counts_on(self, side: cst.BaseExpression) -> bool:
+        """Tell whether ``side`` is made of what counts the iterations of the loop that is run."""
+        places = (self.seen_last(n).place for n in walk(side) if isinstance(n, cst.BaseExpression))
+        return any(p.kind is Kind.INDEX or (p.kind is Kind.RUN and p.counts) for p in places)
 
     def keys_in(self, ref: Obj) -> Place:
         """Return the placement of a dict's keys; see ``containers``."""

@@ -213,11 +213,12 @@ class Statements(Loops):
             self.assign(element.value, part, beside[i].value if i < len(beside) else None)
 
     def _emptied(self, at: Location, value: Value, source: cst.BaseExpression | None) -> bool:
-        """Empty the list that a location holds, where it gets a new one that is: ``window = []``; tell whether."""
+        """Empty the list that a location holds, where it gets a new one that is: ``window = deque()``; tell whether."""
         state, made = self.state or {}, set(value.refs)
-        if self.loop is None or not isinstance(source, cst.List) or source.elements or not value.zero:
+        kinds = {ref.kind for ref in made if isinstance(ref, Obj) and ref.site is source}
+        if self.loop is None or not kinds & {"list", "deque", "set"} or not value.zero:
             return False
-        grown = [(ref, GROWN) for ref in state.get(at, ANY).refs - made if isinstance(ref, Obj) and ref.kind == "list"]
+        grown = [(ref, GROWN) for ref in state.get(at, ANY).refs - made if isinstance(ref, Obj) and ref.kind in kinds]
         others = [where for where, held in state.items() if where != at and any(ref in held.refs for ref, _ in grown)]
         if len(grown) != 1 or others or not all(self._goes_on(state.get(each)) for each in grown):
             return False

@@ -150,12 +150,14 @@ def rests_of(script: Script, every: cst.BaseExpression) -> Iterator[cst.BaseExpr
     compared = test.comparisons[0].comparator
     kept = divided(test.left) and isinstance(compared, cst.Integer) and compared.evaluated_value > 0  # == 50
     found = [compared] if kept else walk(compared)
-    yield from (n for n in found if kept or n.deep_equals(every) or is_one_less(n, every))  # type: ignore[misc]
+    last = [compared] if is_one_less(compared, every) else []
+    yield from last or (n for n in found if kept or n.deep_equals(every))  # type: ignore[misc]
 
 
 def fewer(facts: ScriptFacts, value: cst.BaseExpression, why: str, counts: Collection[cst.CSTNode] = ()) -> Edit:
     """Make ``value``, which counts serial steps, one of n ranks: ``dl.steps(100)``, ``dl.steps(100) - 1`` of 99.
 
+    The last of some steps, ``len(loader) - 1``, stays one less than all.
     Of 50 in ``step % 100 == 50`` what remains of ``dl.steps(100)``. ``counts`` are what else is divided.
     """
     alias, every = facts.alias, rest_of(facts.script, value)
@@ -164,7 +166,13 @@ def fewer(facts: ScriptFacts, value: cst.BaseExpression, why: str, counts: Colle
         return Edit(value, why, lambda _: expression("torch/last_step", {"count": count}, dl=alias))
     if every:
         return Edit(value, why, lambda n: expression("torch/rest_of_steps", {"count": n, "every": every[0]}, dl=alias))
+    if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Subtract) and _is_one(value.right):
+        return Edit(value, why, lambda n: expression("torch/last_step", {"count": n.left}, dl=alias))
     return Edit(value, why, lambda n: expression("torch/steps", {"count": n}, dl=alias))
+
+
+def _is_one(number: cst.BaseExpression) -> bool:
+    return isinstance(number, cst.Integer) and number.evaluated_value == 1
 
 
 def is_apart(flow: Flow, body: cst.CSTNode) -> bool:
