@@ -49,6 +49,8 @@ class MadeSerial(Wraps):
         place = self.place(node)
         if isinstance(node, cst.FormattedStringExpression) and node.format_spec:
             self.formatted.add(node.expression)
+        if isinstance(node, (cst.GeneratorExp, cst.ListComp)) and shown and _goes_through_literal(node):
+            return self.wraps_inside(node.for_in.iter, True, SAME)  # each where it is written
         if isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.DictComp)) and shown:
             lost = [n for n in (node, node.for_in.iter) if self.place(n).kind in (Kind.UNKNOWN, Kind.MIX)]
             if lost:
@@ -75,7 +77,7 @@ class MadeSerial(Wraps):
                 return self.count(node, place) if not self.run.shards.parts else []
             if self.run.shards.parts and (found := self._of_part(node, place)) is not None:
                 return found
-            if self.run.shards.parts and place.kind in _SUMMED:
+            if self.run.shards.parts and place.kind in (Kind.RUN, Kind.EXTREME):
                 if computed:
                     return self.wraps_inside(node, shown, place)
                 self.lost.append(node)
@@ -115,9 +117,10 @@ class MadeSerial(Wraps):
                 return [Wrap(node, "maximum" if "max" in place.adds else "minimum")]
         if computed and not self.draws(node):
             before, self.goes_on = self.goes_on, self.goes_on or place.kind is Kind.RATIO
-            parts = self.wraps_inside(node, shown, SAME if made else place)
+            alike = self.run.shards.parts and place.kind is Kind.RUN and not parts.how(place.adds, False)
+            found = self.wraps_inside(node, shown, SAME if alike else place)
             self.goes_on = before
-            return parts
+            return found
         texts = self._texts_of(node)
         if shown and texts:
             return self._of_texts(texts)
@@ -265,3 +268,10 @@ class MadeSerial(Wraps):
     def count(self, node: cst.BaseExpression, place: Place) -> list[Wrap]:
         """Return what makes a count serial where it is shown; see ``counts``."""
         raise NotImplementedError
+
+
+def _goes_through_literal(node: cst.GeneratorExp | cst.ListComp) -> bool:
+    """Tell whether a comprehension makes one text or number of each entry that is written out: ``for e in (a, b)``."""
+    loop = node.for_in
+    written = isinstance(loop.iter, (cst.Tuple, cst.List)) and isinstance(loop.target, cst.Name)
+    return written and not loop.ifs and loop.inner_for_in is None

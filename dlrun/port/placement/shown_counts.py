@@ -172,6 +172,7 @@ class ShownCounts(MadeSerial):
             return ("serial_index" if index and last else "serial_steps") if once else None  # i == len(loader) - 1
         handed = any(isinstance(self.script.parents[n], cst.Arg) for n in divided)  # is_due(100)
         last = any(cadence.index for n in divided if (cadence := self.run.shards.cadences.get(n)) is not None)
+        last = last or any(isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Subtract) for n in divided)
         return "serial_index" if index and (handed or last) else "serial_steps"
 
     def _asks_for_last(self, test: cst.BaseExpression) -> bool:

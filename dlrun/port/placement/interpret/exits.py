@@ -337,7 +337,8 @@ class Exits(LibraryRows):
             means = unknown(node, "each of its entries is the mean over the ranks of those of one iteration", at)
             return Value(replace(means, adds=frozenset({"means"})), pending=pending, reduced=True)
         order = Place(at=self.whole, adds=frozenset({"some"})) if some else SAME
-        if not inside and value.refs and how == "gather":
+        anew = bool(value.refs) and self._rebound(value, at) is not None
+        if not inside and value.refs and (how == "gather" or anew):
             for ref in value.refs:
                 if isinstance(ref, Obj):
                     self.write((ref, GROWN), Value(order, pending=pending, reduced=True))

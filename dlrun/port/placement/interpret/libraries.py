@@ -253,7 +253,7 @@ class Libraries(Classes):
         if grown:
             held = (self.state or {})[grown[0]].place
             if row is Row.MEAN:
-                return Value(ENTRY, scalar=True)
+                return Value(parts.of_each(held.adds) if self.shards.parts else ENTRY, scalar=True)
             if row is Row.SUM:
                 return Value(Place(Kind.RUN, held.at, held.adds), scalar=True)
             if self.shards.parts and not held.adds <= {"samples", "reset", "some"}:
@@ -304,6 +304,10 @@ class Libraries(Classes):
             return Value(ENTRY)  # whatever data set an iterator is set to
         if name == "format" and isinstance(receiver.const, str):
             return self.text(node, self._of_fields(receiver.const, args, keywords, node))
+        if name == "join" and isinstance(receiver.const, str) and len(args) == 1:
+            if self.recording and node.args:
+                self._note_held(node.args[0].value)
+            return self.text(node, combine([self.content(args[0])]))
         if receiver.name == "__dict__" and name == "update":
             for arg in args:
                 for source in arg.refs:

@@ -9,12 +9,14 @@ from typing import Any
 
 import libcst as cst
 
+from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.shards import Shards
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Bound, Frame, Location, Method, Obj, State
 from dlrun.port.placement.values import (
     ANY,
     COUNT,
     EMPTY,
+    ENTRY,
     INDEX,
     MIX,
     MIXED,
@@ -429,7 +431,7 @@ class Machine:
     def entry_of(self, held: Value, key: str) -> Value:
         """Return one entry of what is kept under ``key``: of this rank's list of entries so far, an entry."""
         if held.place.kind is Kind.RUN and key == GROWN and held.place.adds:
-            return held.at(Place(Kind.ENTRY))
+            return held.at(parts.of_each(held.place.adds) if self.shards.parts else ENTRY)
         return held
 
     def fields(self, owner: Any) -> list[tuple[str, Value]]:

@@ -17,6 +17,7 @@ from dlrun.port.placement.values import (
     BY,
     CLOCK,
     COUNT,
+    FROM,
     INDEX,
     MIX,
     MIXED,
@@ -376,8 +377,10 @@ class Operators(Expressions):
 
     def _counts_on(self, side: cst.BaseExpression) -> bool:
         """Tell whether ``side`` is made of what counts the iterations of the loop that is run."""
-        places = (self.seen_last(n).place for n in walk(side) if isinstance(n, cst.BaseExpression))
-        return any(p.kind is Kind.INDEX or (p.kind is Kind.RUN and p.counts) for p in places)
+        values = [self.seen_last(n) for n in walk(side) if isinstance(n, cst.BaseExpression)]
+        places = [value.place for value in values]
+        numbers = any(value.name.startswith(FROM) for value in values)
+        return numbers or any(p.kind is Kind.INDEX or (p.kind is Kind.RUN and p.counts) for p in places)
 
     def keys_in(self, ref: Obj) -> Place:
         """Return the placement of a dict's keys; see ``containers``."""

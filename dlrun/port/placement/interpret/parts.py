@@ -203,6 +203,13 @@ def added(other: Place, apart: bool) -> str:
     return "same"
 
 
+def of_each(adds: frozenset[str]) -> Place:
+    """Return what the mean over a list is to which iterations have added so: one of means, or of sums."""
+    if not adds & {"summed", "bent"}:
+        return ENTRY
+    return SUMMED if adds <= {"summed", "reset"} else BENT
+
+
 def how(adds: frozenset[str], listed: bool) -> str:
     """Return the reduction of what iterations have added so: "total", "average", "" where none is needed, or "?"."""
     if "some" in adds:

@@ -179,7 +179,9 @@ class Statements(Loops):
         if isinstance(target, cst.Name):
             frame = self.frame.declared.get(target.value, self.frame)
             self.note(target, value)
-            if self._emptied((frame, target.value), value, source):
+            if self._emptied((frame, target.value), value, source) or self._renewed(
+                (frame, target.value), value, source
+            ):
                 return
             value = self._trimmed((frame, target.value), value)
             self.write((frame, target.value), self._guarded((frame, target.value), value, source))
@@ -191,7 +193,8 @@ class Statements(Loops):
             self._note_steering(target.attr.value, value, source)
             owner = self.eval(target.value)
             own = next(iter(owner.refs)) if len(owner.refs) == 1 else None
-            if isinstance(own, Obj) and self._emptied((own, target.attr.value), value, source):
+            at = (own, target.attr.value)
+            if isinstance(own, Obj) and (self._emptied(at, value, source) or self._renewed(at, value, source)):
                 return
             for ref in owner.refs:
                 value = self._trimmed((ref, target.attr.value), value)
@@ -212,7 +215,7 @@ class Statements(Loops):
                 part = Value(ENTRY if value.place.kind is Kind.SHARD else combine([self.content(value)]))
             self.assign(element.value, part, beside[i].value if i < len(beside) else None)
 
-    def _emptied(self, at: Location, value: Value, source: cst.BaseExpression | None) -> bool:
+    def _emptied(self, at: Location, value: Value, source: cst.CSTNode | None) -> bool:
         """Empty the list that a location holds, where it gets a new one that is: ``window = deque()``; tell whether."""
         state, made = self.state or {}, set(value.refs)
         kinds = {ref.kind for ref in made if isinstance(ref, Obj) and ref.site is source}
@@ -225,6 +228,30 @@ class Statements(Loops):
         for ref, _ in grown:
             self.clear(ref)
         return True
+
+    def _renewed(self, at: Location, value: Value, source: cst.BaseExpression | None) -> bool:
+        """Set back the object that a location holds, where it gets a new one of its class: ``meter = Meter()``."""
+        state, made = self.state or {}, next(iter(value.refs), None)
+        known = isinstance(made, Obj) and made.kind == "instance" and made.cls is not None and made.site is source
+        if self.loop is None or not known or len(value.refs) != 1 or not isinstance(made, Obj):
+            return False
+        olds = [ref for ref in state.get(at, ANY).refs if ref is not made]
+        old = olds[0] if len(olds) == 1 else None
+        if not isinstance(old, Obj) or old.cls is not made.cls or not any(map(self._goes_on, self._held_by(old))):
+            return False
+        if any(where != at and ref in held.refs for where, held in state.items() for ref in (old, made)):
+            return False
+        for name, held in self.fields(made):
+            site = next((ref.site for ref in held.refs if isinstance(ref, Obj)), None)
+            if not self._emptied((old, name), held, site):
+                self.write((old, name), held)
+        return True
+
+    def _held_by(self, owner: Obj) -> list[Value]:
+        """Return what the fields of an object hold, and what has been added to its lists."""
+        held = [value for _, value in self.fields(owner)]
+        grown = [(self.state or {}).get((ref, GROWN)) for value in held for ref in value.refs if isinstance(ref, Obj)]
+        return held + [value for value in grown if value is not None]
 
     @staticmethod
     def _goes_on(held: Value | None) -> bool:
