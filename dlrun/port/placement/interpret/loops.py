@@ -105,9 +105,11 @@ class Loops(Exits):
         self._bases.pop()
 
     def _one_each(self, base: State) -> State:
-        """Let one container stand for those that a location may hold: made in ``__init__`` or in ``reset``."""
+        """Let one container, or array, stand for those that a location may hold: made in ``__init__`` or in ``reset``."""
         for at, value in list(base.items()):
             held = [r for r in value.refs if isinstance(r, Obj) and r.cls is None and r.kind in (*_LISTS, "dict")]
+            if len(value.refs) > 1 and not held:
+                held = [r for r in value.refs if isinstance(r, Obj) and self._held_here_alone(r, at, base)]
             plain = at[1] not in (REST, GROWN) and len({r.kind for r in held}) == 1
             if len(held) < 2 or len(held) < len(value.refs) or not plain:
                 continue
@@ -120,6 +122,11 @@ class Loops(Exits):
                         self.keys.setdefault(first, {})[key] = None
             base[at] = replace(value, refs=frozenset([first]))
         return base
+
+    def _held_here_alone(self, ref: Obj, at: Location, base: State) -> bool:
+        """Tell whether ``ref`` is an array that no other location holds."""
+        array = ref.kind == "foreign" and set(self.keys.get(ref, ())) == {CONTENT}
+        return array and not any(ref in value.refs for where, value in base.items() if where != at)
 
     def _note_zeros(self, carried: dict[Location, None], base: State) -> None:
         """Note which locations begin at zero, or empty, each time that the loop is run."""

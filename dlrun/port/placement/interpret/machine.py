@@ -258,6 +258,12 @@ class Machine:
             self.write((made, REST if kind == "dict" else GROWN), EMPTY)
         return made
 
+    def array(self, value: Value, node: cst.CSTNode, name: str = "") -> Value:
+        """Return an array that ``node`` makes, in which iterations may store: it holds what ``value`` does."""
+        made = self.new("foreign", node, name=name)
+        self.write((made, CONTENT), Value(value.place, zero=value.zero, reduced=value.reduced))
+        return Value(refs=frozenset([made]), scalar=value.scalar)
+
     def _put_aside(self, made: Obj) -> None:
         """Let those that the place of ``made`` made before, and containers hold, be another object than the newest."""
         self._contained.discard(made)
@@ -469,6 +475,11 @@ class Machine:
 def _may_be_shown(value: Value) -> bool:
     """Tell whether a value that all ranks hold may be a number: no text, no None."""
     return value.const is NOTHING or isinstance(value.const, (int, float))
+
+
+def arrays(value: Value) -> bool:
+    """Tell whether ``value`` may be an array, or what else a library has made."""
+    return any(isinstance(ref, Obj) and ref.kind == "foreign" for ref in value.refs)
 
 
 def flat(value: Value) -> Place:

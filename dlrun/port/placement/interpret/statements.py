@@ -25,6 +25,7 @@ from dlrun.port.placement.store import (
 from dlrun.port.placement.values import ANY, ENTRY, INDEX, NOTHING, SAME, Kind, Place, Value, combine, trimmed, unknown
 from dlrun.port.program.script import dotted, walk
 
+_VIEWS = ("view", "reshape", "flatten", "squeeze", "ravel", "detach", "numpy", "contiguous", "t", "transpose")
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
 
 
@@ -324,7 +325,12 @@ class Statements(Loops):
         return self.script.parents.get(node, node)
 
     def array_of(self, node: cst.BaseExpression) -> Value:
-        """Return what a store into ``node`` changes: of an entry of an array, as ``cm[t]`` of ``cm``, the array."""
+        """Return what a store into ``node`` changes: of an entry of an array, as ``cm[t]`` of ``cm``, the array.
+
+        So does one into what shares its memory: ``grid.view(-1)[i] = x``.
+        """
+        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
+            node = node.func.value
         owner = self.eval(node)
         while not owner.refs and isinstance(node, cst.Subscript):
             node = node.value
