@@ -105,7 +105,7 @@ class Loops(Exits):
         self._bases.pop()
 
     def _one_each(self, base: State) -> State:
-        """Let one container, or array, stand for those that a location may hold: made in ``__init__`` or in ``reset``."""
+        """Let one container, or array, stand for those that a location may hold: made in ``__init__``, in ``reset``."""
         for at, value in list(base.items()):
             held = [r for r in value.refs if isinstance(r, Obj) and r.cls is None and r.kind in (*_LISTS, "dict")]
             if len(value.refs) > 1 and not held:
