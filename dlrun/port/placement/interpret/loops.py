@@ -207,14 +207,19 @@ class Loops(Exits):
         Tell whether ``at`` is such a place: ``history.setdefault(name, []).append(loss)``.
         """
         held = (self.state or {}).get(at)
-        lists = [r for r in held.refs if isinstance(r, Obj) and r.kind in _LISTS] if held is not None else []
+        born = {made for made, _ in self.born}
+        refs = [r for r in held.refs if isinstance(r, Obj)] if held is not None else []
+        lists = [r for r in refs if r.kind in _LISTS or (r.kind == "instance" and r in born)]
         if at[0].kind != "dict" or at[1] == GROWN or not lists or len(lists) < len(held.refs):  # type: ignore[union-attr]
             return False
         rest = base.get((at[0], REST), EMPTY)
         base[at[0], REST] = join(rest, Value(refs=frozenset(lists), zero=True))
         self.keys.setdefault(at[0], {})[REST] = None
         for ref in lists:
-            base.setdefault((ref, GROWN), EMPTY)
+            if ref.kind in _LISTS:
+                base.setdefault((ref, GROWN), EMPTY)
+            else:
+                self._as_born(ref, {}, base)
         return True
 
     def _unkeyed(self, ref: Obj, base: State) -> None:

@@ -153,6 +153,7 @@ class Machine:
         self._earlier: dict[Obj, Obj] = {}  # of what a place makes anew in each iteration: those of earlier iterations
         self.trained: set[Obj] = set()  # the variables for which gradients are taken
         self.looping = 0  # how deep in loops and comprehensions
+        self.keyed_apart: set[Obj] = set()  # dicts whose keys are of this rank's samples
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
         self.anew: dict[Obj, dict[Obj, list[tuple[str, Value]]]] = {}  # what defaultdicts make, and what that holds
         self.defaults: dict[tuple[cst.Param, Frame | None], Value] = {}  # what parameters default to, made once

@@ -137,8 +137,26 @@ class Statements(Loops):
         value = self.eval(node.value)
         if node in self.shards.steps:
             return  # weights, by gradients that are those of all ranks
+        for target in (t.target for t in node.targets if self.loop is not None):
+            if isinstance(target, cst.Subscript) and self._lacked(target, node):
+                value = self.kept_apart(value, node.value, key_of(self.index_of(target).const))
         for target in node.targets:
             self.assign(target.target, value, node.value)
+
+    def _lacked(self, target: cst.Subscript, node: cst.Assign) -> bool:
+        """Tell whether ``target`` is bound where it is not there yet: ``if k not in meters: meters[k] = Meter()``."""
+        block = self.script.parents[self.script.parents[node]]
+        up = self.script.parents[block]
+        if isinstance(up, cst.ExceptHandler):
+            return up.type is not None and dotted(up.type) == "KeyError"
+        if not isinstance(up, cst.If) or up.body is not block or not isinstance(up.test, cst.Comparison):
+            return False
+        asked, how = up.test.left, up.test.comparisons[0]
+        if isinstance(how.operator, cst.NotIn):
+            return self.script.code(how.comparator) == self.script.code(target.value)
+        none = isinstance(how.operator, cst.Is) and dotted(how.comparator) == "None"
+        got = isinstance(asked, cst.Call) and dotted(asked.func).endswith(".get")
+        return none and (got or any(t.target.deep_equals(asked) for t in node.targets))
 
     def _do_AnnAssign(self, node: cst.AnnAssign) -> None:  # noqa: N802
         if node.value is not None:
