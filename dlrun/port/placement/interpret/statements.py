@@ -137,9 +137,9 @@ class Statements(Loops):
         value = self.eval(node.value)
         if node in self.shards.steps:
             return  # weights, by gradients that are those of all ranks
-        for target in (t.target for t in node.targets if self.loop is not None):
-            if isinstance(target, cst.Subscript) and self._lacked(target, node):
-                value = self.kept_apart(value, node.value, key_of(self.index_of(target).const))
+        for place in (t.target for t in node.targets if self.loop is not None):
+            if isinstance(place, cst.Subscript) and self._lacked(place, node):
+                value = self.kept_apart(value, node.value, key_of(self.index_of(place).const))
         for target in node.targets:
             self.assign(target.target, value, node.value)
 
