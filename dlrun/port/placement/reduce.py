@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -88,7 +88,10 @@ class Reductions:
                 first = known.get(key)
                 if first is None or not (made.zero or first.how == "quotient"):
                     known[key] = made
-        return {loop: list(paths.values()) for loop, paths in found.items()}
+        return {
+            loop: [made for made in paths.values() if not _with_all(made, paths.values())]
+            for loop, paths in found.items()
+        }
 
     def edits(self) -> Iterator[Edit | Doubt]:
         """Yield one Edit for each loop over a shard that leaves something to be reduced."""
@@ -273,6 +276,19 @@ def _side_by_side(line: Line, name: str) -> tuple[str, tuple[tuple[str, str], ..
     beside = f"{name}.values()" if over.endswith(".values()") else name
     since = held[0] if len(held) == 1 else f"({', '.join(held)})"
     return since, ((f"{each}, {before}", f"zip({over}, {beside})"), *line.each[1:])
+
+
+def _with_all(made: Exit, exits: Iterable[Exit]) -> bool:
+    """Tell whether what is kept under a key, ``meters["lr"].total``, is reduced with what is under all of them."""
+    for other in exits:
+        each, over = other.path.each[-1] if other.path.each else ("", "")
+        held = over.removesuffix(".values()")
+        held = held[held.index("(") + 1 : -1] if ".entries(" in held else held
+        field = other.path.text.removeprefix(each)
+        inside = made.path.text.startswith(f"{held}[") and made.path.text.endswith(f"]{field}")
+        if each and inside and not made.path.each and made.how == other.how and len(other.path.each) == 1:
+            return True
+    return False
 
 
 def _several(texts: list[str]) -> str:
