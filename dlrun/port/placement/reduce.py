@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import libcst as cst
@@ -85,6 +85,7 @@ class Reductions:
         for made in self.run.exits:
             if (made in self.run.used or made in self.wanted) and (made.loop, made.path.key) not in self.run.counters:
                 known, key = found.setdefault(made.loop, {}), made.path.key
+                made = self._where_bound(made)
                 first = known.get(key)
                 if first is None or not (made.zero or first.how == "quotient"):
                     known[key] = made
@@ -92,6 +93,14 @@ class Reductions:
             loop: [made for made in paths.values() if not _with_all(made, paths.values())]
             for loop, paths in found.items()
         }
+
+    def _where_bound(self, made: Exit) -> Exit:
+        """Return an exit that asks for its name, where some calls of a function leave it unbound: ``if test: a = []``."""
+        runs, name = self.run.names_at.get(made.loop, []), made.path.text.split(".")[0].split("[")[0]
+        known = [name in names for names in runs]
+        if made.path.bound or not any(known) or all(known):
+            return made
+        return replace(made, path=replace(made.path, bound=(f'"{name}" in locals()',)))
 
     def edits(self) -> Iterator[Edit | Doubt]:
         """Yield one Edit for each loop over a shard that leaves something to be reduced."""

@@ -57,7 +57,7 @@ def test(model, batches):
     with torch.no_grad():
         for x, y in logger.log_every(batches, 3, "test"):
             logger.update(loss=F.cross_entropy(model(x), y).item())
-            worst = sorted(worst + [x.abs().max().item()])[-2:]
+            worst = sorted([*worst, x.abs().max().item()])[-2:]
     return logger, worst
 
 

@@ -54,6 +54,8 @@ class Loops(Exits):
         self.loop = loop = Sharded(node, self.frame, len(self.diverged), own, source)
         diverged = len(self.diverged)
         self.sharded[node] = self.frame
+        if self.recording:
+            self.names_at.setdefault(node, []).append({name for owner, name in base if owner is self.frame})
         written: dict[Location, None] = {}
         with self.unrecorded():
             for _ in range(2):
