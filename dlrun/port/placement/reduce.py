@@ -96,7 +96,7 @@ class Reductions:
 
     def _where_bound(self, made: Exit) -> Exit:
         """Return an exit that asks for its name where some calls leave it unbound: ``if test: a = []``."""
-        runs, name = self.run.names_at.get(made.loop, []), made.path.text.split(".")[0].split("[")[0]
+        runs, name = self.run.names_behind.get(made.loop, []), made.path.text.split(".")[0].split("[")[0]
         known = [name in names for names in runs]
         if made.path.bound or not any(known) or all(known):
             return made

@@ -54,8 +54,6 @@ class Loops(Exits):
         self.loop = loop = Sharded(node, self.frame, len(self.diverged), own, source)
         diverged = len(self.diverged)
         self.sharded[node] = self.frame
-        if self.recording:
-            self.names_at.setdefault(node, []).append({name for owner, name in base if owner is self.frame})
         written: dict[Location, None] = {}
         with self.unrecorded():
             for _ in range(2):
@@ -102,6 +100,8 @@ class Loops(Exits):
         del self.diverged[diverged:]
         self.loop, self.whole = None, loop.whole
         self.state = self._left(node, base, out) if out is not None else None
+        if self.state is not None and self.recording:
+            self.names_behind.setdefault(node, []).append({name for owner, name in self.state if owner is self.frame})
         if self.state is not None:
             self.state.update(dict.fromkeys(((library, LOCAL) for library in DRAWING), ANY))
         self._bases.pop()
