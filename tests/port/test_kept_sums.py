@@ -204,3 +204,39 @@ def test_lists_of_earlier_epochs_stay_and_what_a_wrapper_goes_through_whole_is_a
     assert [len(line.split()) for line in serial.splitlines()] == [4, 6, 8]
     for two, alone in zip(started(tmp_path, ["ranks.py"], 2).splitlines(), serial.splitlines(), strict=True):
         assert rounded(two) == pytest.approx(rounded(alone), abs=2e-3)
+
+
+BY_CLASS = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randint(0, 3, (64,))), batch_size=4)
+model = torch.nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+class Meter:
+    def __init__(self):
+        self.total = 0.0
+    def update(self, value):
+        self.total += value
+for epoch in range(2):
+    meters = {}
+    for x, y in loader:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        shares = {label: 1.0 for label in y.tolist()}
+        for label in shares:
+            KEEP.update(shares[label])
+    print({label: meter.total for label, meter in meters.items()})
+"""
+
+
+@pytest.mark.parametrize("lines", ["meters.setdefault(label, Meter())", "if label not in meters:", "except KeyError:"])
+def test_objects_that_each_rank_makes_for_labels_of_its_own_are_told(lines) -> None:
+    keep = "meters.setdefault(label, Meter())"
+    if lines.startswith("if"):
+        keep = "if label not in meters:\n                meters[label] = Meter()\n            meters[label]"
+    if lines.startswith("except"):
+        keep = "try:\n                meter = meters[label]\n            except KeyError:\n                meter = "
+        keep += "meters[label] = Meter()\n            meter"
+    doubts = [d.why for d in port(BY_CLASS.replace("KEEP", keep)).doubts if d.name == "unknown-placement"]
+    assert len(doubts) == 1 and "meters.items()" in doubts[0]

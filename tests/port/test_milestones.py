@@ -255,3 +255,27 @@ for epoch in range(9):
 def test_a_count_that_goes_up_in_strides_may_miss_what_it_is_compared_with(stride, told):
     doubts = [d for d in port(STRIDES.replace("STRIDE", stride)).doubts if d.name == "counts-steps"]
     assert [d.write for d in doubts] == ["compare dl.serial_steps(done), which goes up by dl.serial_steps(5)"] * told
+
+
+KEYED = """import torch
+from torch.utils.data import DataLoader
+loader = DataLoader(torch.randn(64, 4), batch_size=4, shuffle=True)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+state = {"step": 0, "frames": 0}
+for epoch in range(3):
+    for x in loader:
+        opt.zero_grad()
+        model(x).mean().backward()
+        opt.step()
+        state["step"] += 1
+        state["frames"] += len(x)
+        if state["step"] % 6 == 0:
+            torch.save(model.state_dict(), "last.pt")
+"""
+
+
+def test_counts_under_two_keys_are_two():
+    ported = port(KEYED)
+    assert 'if state["step"] % dl.steps(6) == 0:' in ported.text
+    assert not [d for d in ported.doubts if d.name == "counts-steps"]

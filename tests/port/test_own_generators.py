@@ -77,3 +77,37 @@ batch = data.batch
 def test_generators_out_of_reach_of_the_loop_are_doubted() -> None:
     ported = port(HELD + BY_KERAS.replace("batch(32)", "data.batch(32)"))
     assert [d.write.split(" before")[0] for d in ported.doubts if d.danger == "high"] == ["dl.reseed(self.rng)"]
+
+
+LOGGED = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,))), batch_size=4)
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def logged(batches, every):
+    i = 0
+    for batch in batches:
+        yield batch
+        if i % every == 0 or i == len(batches) - 1:
+            print(i, len(batches))
+        i += 1
+def train():
+    for x, y in logged(loader, 4):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+def test():
+    worst = []
+    for x, y in logged(loader, 100):
+        worst = sorted(worst + [x.max().item()])[-2:]
+    print(worst)
+for epoch in range(2):
+    train()
+    test()
+"""
+
+
+def test_the_number_of_a_batch_that_is_one_of_a_share_at_times_says_of_which_loader() -> None:
+    text = port(LOGGED).text
+    assert "print(dl.serial_steps(i, over=batches), dl.serial_steps(len(batches), over=batches))" in text

@@ -15,6 +15,7 @@ SCRIPTS = (
     "numbers_of_parts.py",
     "numbers_in_objects.py",
     "numbers_of_iterations.py",
+    "numbers_of_samples.py",
 )
 
 

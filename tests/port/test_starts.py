@@ -398,3 +398,31 @@ def test_each_of_two_objects_that_are_given_a_network_starts_alike():
     two = "one, two = Agent(torch.nn.Linear(2, 1)), Agent(torch.nn.Linear(2, 1))\n"
     text = port(f"{made}{two}for x, y in loader:\n    one.learn(x, y)\n    two.learn(x, y)\n").text
     assert "one.net, two.net, one.opt, two.opt)" in text
+
+
+AGAIN = """import torch
+
+def fit(lr):
+    model = torch.nn.Linear(2, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=lr)
+    for x in torch.utils.data.DataLoader(torch.randn(8, 2), batch_size=2):
+        model(x).sum().backward()
+        opt.step()
+    return model
+
+def robust():
+    while True:
+        try:
+            return fit(0.1)
+        except ArithmeticError:
+            print("again")
+
+for _ in range(2):
+    model = robust()
+"""
+
+
+def test_a_name_of_the_script_that_a_function_hides_is_not_broadcast_around_it():
+    ported = port(AGAIN)
+    assert ported.text.count("dl.broadcast(") == 1
+    assert "    dl.broadcast(model, opt)" in ported.text.partition("def robust")[0]

@@ -191,3 +191,25 @@ OWN = "loss_of(distances)"
 def test_a_number_of_an_earlier_iteration_that_weighs_a_loss_is_told(loss, kept, told) -> None:
     doubts = port(KEPT.format(loss=loss, kept=kept)).doubts
     assert any("the ranks weigh it apart" in d.why for d in doubts) == told
+
+
+CYCLED = """import itertools, torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,))), batch_size=4)
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+pool = torch.randn(32, 4)
+for turn in range(3):
+    unlabelled = DataLoader(TensorDataset(pool), batch_size=4, shuffle=True)
+    more = itertools.cycle(unlabelled)
+    for (x, y), (u,) in zip(loader, more):
+        loss = torch.nn.functional.cross_entropy(model(x), y) + model(u).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    pool = pool[model(pool).max(1).values < 0.5]
+"""
+
+
+def test_what_samples_come_from_weighs_no_loss() -> None:
+    assert not [doubt for doubt in port(CYCLED).doubts if doubt.why.startswith("more")]

@@ -101,7 +101,7 @@ STEP, MEAN = "dl.serial_steps(step)", "dl.average(loss.item())"
         (r'out.write(str({"loss": loss.item()}) + "\n")', f'str({{"loss": {MEAN}}})'),
         (r'row = {"loss": loss.item()}; out.write(json.dumps(row) + "\n")', "json.dumps(dl.average(row))"),
         (r"row = (loss.item(), y.mean().item()); table.writerow(row)", "table.writerow(dl.average(row))"),
-        (r"print([round(v, 3) for v in (loss.item(), y.mean().item())])", "[dl.average(round(v, 3)) for v in"),
+        (r"print([round(v, 3) for v in (loss.item(), y.mean().item())])", "[round(dl.average(v), 3) for v in"),
     ],
 )
 def test_numbers_in_a_row_that_becomes_a_text_are_those_of_all_ranks(line, written):

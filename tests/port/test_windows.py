@@ -336,6 +336,10 @@ def test_a_mean_over_the_steps_between_two_saves_is_one_over_as_many_as_a_rank_m
 def test_a_number_that_divides_something_else_stays() -> None:
     text = port(COLLECTED.format(kept="running += loss.item()", mean='print(f"{step / 50} {running}")')).text
     assert "{(dl.serial_steps(step + 1) - 1) / 50}" in text
+    mean = "print(round(running / seen / 50, 4))"  # a batch's size, as it happens
+    kept = COLLECTED.replace("    for step", "    running, seen = 0.0, 0\n    for step")
+    text = port(kept.format(kept="running += loss.item()\n        seen += 1", mean=mean)).text
+    assert "round(dl.total(running) / dl.serial_steps(seen) / 50, 4)" in text
 
 
 def test_a_mean_that_is_only_shown_is_one_over_as_many_steps_as_a_rank_makes() -> None:
@@ -343,6 +347,11 @@ def test_a_mean_that_is_only_shown_is_one_over_as_many_steps_as_a_rank_makes() -
     text = port(shown.format(kept="running += loss.item()", mean="print(running / 50)\n            running = 0.0")).text
     assert "if step % dl.steps(50) == dl.steps(50) - 1:" in text
     assert "dl.average(running / dl.steps(50))" in text
+
+
+def test_what_is_rounded_is_the_mean() -> None:
+    text = port(COLLECTED.format(kept="pass", mean="print(round(loss.item(), 3))")).text
+    assert "round(dl.average(loss.item()), 3)" in text
 
 
 def test_a_list_to_which_the_loop_adds_holds_no_samples() -> None:

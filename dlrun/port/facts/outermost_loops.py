@@ -158,8 +158,11 @@ class Tops:
         return (*models, *boxed(self.kinds, candidates, bodies, (*models, *optimizers))), optimizers
 
     def _named(self, body: cst.CSTNode) -> set[str]:
+        """Return the names in ``body`` that are no function's own: those of a module."""
         if body not in self._names:
-            self._names[body] = {n.value for n in walk(body) if isinstance(n, cst.Name) and not self.script.is_part(n)}
+            named = [n for n in walk(body) if isinstance(n, cst.Name) and not self.script.is_part(n)]
+            homes = [(n.value, self.script.scope_of(n)) for n in named]
+            self._names[body] = {name for name, home in homes if home is None or home is home.root}
         return self._names[body]
 
     def _held(

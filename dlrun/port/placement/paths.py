@@ -166,7 +166,8 @@ def _into(
                         {(ref, name): [path] for name, _ in machine.fields(ref)} if isinstance(ref, Obj) else {}
                     )
             elif container:
-                late = path.late or owner.name == "counter"
+                born = {made for made, _ in machine.born}  # by iterations, for keys that were not there
+                late = path.late or owner.name == "counter" or not born.isdisjoint(value.refs)
                 over = f"{path.text}.values()" if owner.kind == "dict" else path.text
                 if owner.name == "counter":  # each rank may have made others
                     over = f"{machine.alias}.entries({path.text})"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import libcst as cst
@@ -85,10 +85,22 @@ class Reductions:
         for made in self.run.exits:
             if (made in self.run.used or made in self.wanted) and (made.loop, made.path.key) not in self.run.counters:
                 known, key = found.setdefault(made.loop, {}), made.path.key
+                made = self._where_bound(made)
                 first = known.get(key)
                 if first is None or not (made.zero or first.how == "quotient"):
                     known[key] = made
-        return {loop: list(paths.values()) for loop, paths in found.items()}
+        return {
+            loop: [made for made in paths.values() if not _with_all(made, paths.values())]
+            for loop, paths in found.items()
+        }
+
+    def _where_bound(self, made: Exit) -> Exit:
+        """Return an exit that asks for its name where some calls leave it unbound: ``if test: a = []``."""
+        runs, name = self.run.names_behind.get(made.loop, []), made.path.text.split(".")[0].split("[")[0]
+        known = [name in names for names in runs]
+        if made.path.bound or not any(known) or all(known):
+            return made
+        return replace(made, path=replace(made.path, bound=(f'"{name}" in locals()',)))
 
     def edits(self) -> Iterator[Edit | Doubt]:
         """Yield one Edit for each loop over a shard that leaves something to be reduced."""
@@ -273,6 +285,19 @@ def _side_by_side(line: Line, name: str) -> tuple[str, tuple[tuple[str, str], ..
     beside = f"{name}.values()" if over.endswith(".values()") else name
     since = held[0] if len(held) == 1 else f"({', '.join(held)})"
     return since, ((f"{each}, {before}", f"zip({over}, {beside})"), *line.each[1:])
+
+
+def _with_all(made: Exit, exits: Iterable[Exit]) -> bool:
+    """Tell whether what is kept under a key, ``meters["lr"].total``, is reduced with what is under all of them."""
+    for other in exits:
+        each, over = other.path.each[-1] if other.path.each else ("", "")
+        held = over.removesuffix(".values()")
+        held = held[held.index("(") + 1 : -1] if ".entries(" in held else held
+        field = other.path.text.removeprefix(each)
+        inside = made.path.text.startswith(f"{held}[") and made.path.text.endswith(f"]{field}")
+        if each and inside and not made.path.each and made.how == other.how and len(other.path.each) == 1:
+            return True
+    return False
 
 
 def _several(texts: list[str]) -> str:

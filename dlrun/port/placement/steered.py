@@ -59,6 +59,11 @@ class Steered:
         same = bool(values) and all(v.place.kind is Kind.SAME for v in values)
         return same or not self.wrapped.isdisjoint(walk(node))
 
+    def _weighs_nothing(self, node: cst.CSTNode) -> bool:
+        """Tell whether it is serial, or where samples come from: ``cycle(loader)``."""
+        places = [v.place.kind for v in self.run.seen.get(node, ())]
+        return self._serial(node) or (bool(places) and all(kind is Kind.SHARD for kind in places))
+
     def _number(self, node: cst.CSTNode) -> bool:
         values = self.run.seen.get(node, ())
         return (bool(values) and any(v.scalar for v in values)) or self.run.shards.number(node)
@@ -101,7 +106,7 @@ class Steered:
         found = list(_kept(self.facts))
         self.cuts.update(value for _, _, value in found if self._serial(value))
         self._follow()
-        kept = [k for k in found if self.plain(k[2]) and not self.graded(k[2]) and not self._serial(k[2])]
+        kept = [k for k in found if self.plain(k[2]) and not self.graded(k[2]) and not self._weighs_nothing(k[2])]
         left = []
         for node, box, value in sorted(kept, key=lambda k: len(_loops(self.facts, k[0]))):
             if not self._number(value) or not self._together(node):

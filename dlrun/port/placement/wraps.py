@@ -87,7 +87,8 @@ class Wraps:
         if wrap.how == "average" and wrap.node in self.whole:
             template = partial(expression, "rounded", dl=self.facts.alias)
         if wrap.how == "serial_index":
-            template = partial(expression, "serial_index", dl=self.facts.alias, by=wrap.since or "1")
+            by, over = wrap.since or "1", self._over(wrap)
+            template = partial(expression, "serial_index", dl=self.facts.alias, by=by, over=over)
             if isinstance(self.script.parents.get(wrap.node), _OPERATORS):
                 return Edit(wrap.node, why, lambda node: in_brackets(template({"value": node})))
         if wrap.how == "serial_iteration":
@@ -112,6 +113,8 @@ class Wraps:
         around = [up for up in self.script.above(wrap.node) if up in self.run.sharded and up in self.run.plain_loops]
         if wrap.how in ("total", "maximum", "minimum") and around:
             return self.reductions.over(around[0])
+        if wrap.how in ("serial_steps", "serial_index") and isinstance(wrap.node, cst.Name):
+            return self._over_at_times(wrap.node)
         counted = wrap.node.args[0].value if isinstance(wrap.node, cst.Call) and len(wrap.node.args) == 1 else None
         if wrap.how != "serial_steps" or not isinstance(counted, (cst.Name, cst.Attribute)):
             return ""
@@ -121,6 +124,19 @@ class Wraps:
         loops = [loop for loop, source in self.run.over.items() if self.script.code(source) == text]
         reduced = all(shards) or any(loop in self.run.plain_loops for loop in loops)  # with over=, as behind the loop
         return "" if alike or not any(shards) or not reduced else text
+
+    def _over_at_times(self, count: cst.Name) -> str:
+        """Return what a loop goes through that ``count`` counts, where that is whole data at times; else ""."""
+        function = self.script.function_of(count)
+        if any(self.script.function_of(b.node) is not function for b in self.script.bindings_of(count)):
+            return ""
+        for up in self.script.above(count):
+            source = up.iter if isinstance(up, cst.For) else None
+            kinds = {v.place.kind for v in self.run.seen.get(source, ())} if source is not None else set()
+            if Kind.SHARD in kinds:
+                plain = isinstance(source, (cst.Name, cst.Attribute)) and len(kinds) > 1
+                return self.script.code(source) if plain else ""  # type: ignore[arg-type]
+        return ""
 
     def once(self, wraps: list[Wrap] | None, why: str) -> Iterator[Edit | Doubt]:
         """Yield the edits of wraps, but for what is made serial already."""

@@ -78,3 +78,23 @@ for epoch in range(2):
         else:
             first += (out.argmax(1) == y).sum().item()
     print(f"c {total:.5f} {second if extra else first}")
+
+
+def evaluate(keep=False):
+    total = 0.0
+    if keep:
+        scores, classes = [], []
+    with torch.no_grad():
+        for x, y in loader:
+            out = model(x)
+            total += F.cross_entropy(out, y).item()
+            if keep:
+                scores += out.max(1).values.tolist()
+                classes += y.tolist()
+    if keep:
+        print(f"d {sum(scores):.5f} {len(scores)} {sum(classes)}")
+    return total / len(loader)
+
+
+print(f"e {evaluate():.5f}")
+print(f"e {evaluate(keep=True):.5f}")

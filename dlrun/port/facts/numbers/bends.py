@@ -1,4 +1,4 @@
-"""What bends a mean: exponentials, logarithms and roots, which are taken of the mean, and not the mean of theirs."""
+"""What bends a mean: exponentials, logarithms, roots and rounding, done to the mean; it is not the mean of theirs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dlrun.port.program.script import Script
 
 _CURVES = ("exp", "log", "log2", "log10", "log1p", "sqrt")
 _WHERE = ("math", "numpy", "torch", "tensorflow", "tensorflow.math")
-CURVED = {f"{module}.{curve}" for module in _WHERE for curve in _CURVES}
+CURVED = {f"{module}.{curve}" for module in _WHERE for curve in _CURVES} | {"builtins.round", "numpy.round"}
 
 
 def bent(script: Script, node: cst.CSTNode) -> cst.BaseExpression | None:
-    """Return what ``node`` takes the exponential, the logarithm or the root of: ``loss.sqrt().item()``."""
+    """Return what ``node`` rounds, or takes the exponential, the logarithm or the root of: ``loss.sqrt().item()``."""
     if not isinstance(node, cst.Call):
         return None
     if script.name_of(node.func) in CURVED:

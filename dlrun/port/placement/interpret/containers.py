@@ -107,7 +107,7 @@ class Containers(IterationNumbers):
                 self.clear(ref)
                 return ANY
             case Row.PUT:
-                return self._setdefault(ref, args, node)
+                return self.set_default(ref, args, node)
             case Row.GET:
                 return self._get(ref, args, name)
             case Row.ENTRIES:
@@ -255,7 +255,7 @@ class Containers(IterationNumbers):
     def keys_in(self, ref: Obj) -> Place:
         """Return the placement of a dict's keys: where iterations set some that are not known, of this rank's."""
         rest = [v.place for k in (REST, GROWN) if (v := (self.state or {}).get((ref, k))) is not None]
-        return ENTRY if any(p.kind is Kind.RUN for p in rest) else SAME
+        return ENTRY if ref in self.keyed_apart or any(p.kind is Kind.RUN for p in rest) else SAME
 
     def _paired(self, ref: Obj, node: cst.CSTNode) -> Value:
         entry = Value(items=(self._keys(ref), self.entries(Value(refs=frozenset([ref])))))
@@ -347,21 +347,35 @@ class Containers(IterationNumbers):
         else:
             self.write((ref, REST if ref.kind == "dict" else GROWN), EMPTY)
 
-    def _setdefault(self, ref: Obj, args: list[Value], node: cst.Call) -> Value:
+    def set_default(self, ref: Obj, args: list[Value], node: cst.CSTNode) -> Value:
+        """Return what a dict holds under a key, put there where it is not: ``setdefault(key, [])``."""
         key = key_of(args[0].const) if args else None
         found = self.entry_in(ref, key, Value(refs=frozenset([ref])))
         if len(args) > 1 and not (found.refs or found.items):
-            made = self._kept_apart(args[1], node, key)
+            made = self.kept_apart(args[1], node, key)
+            own = [r for r in made.refs if isinstance(r, Obj) and r.kind == "instance"]
+            loop, place = self.loop, self.content(args[0])
+            if own and loop is not None and (not place.uniform or len(self.diverged) > loop.outer):
+                lost = unknown(node, "each rank makes it for keys of its own")
+                for at in [(r, name) for r in own for name, held in self.fields(r) if not held.refs]:
+                    self.write(at, Value(lost))
+                    self.born[at] = Value(lost)
             self.put(ref, key, join(made, found) if found is not ANY else made)
             return made
         return found
 
-    def _kept_apart(self, given: Value, node: cst.Call, key: str | None) -> Value:
-        """Return what a call keeps of a container that it is given: each makes one for a key, and keeps the first."""
+    def kept_apart(self, given: Value, node: cst.CSTNode, key: str | None) -> Value:
+        """Return what is kept for a key of a container or object that ``node`` makes: one for each, and the first."""
         own = next(iter(given.refs), None)
-        if len(given.refs) != 1 or not isinstance(own, Obj) or own.kind not in CONTAINERS:
+        if len(given.refs) != 1 or not isinstance(own, Obj):
             return given
-        kept = self.new(own.kind, node, f"kept{key or ''}", name=own.name)
+        tag = f"kept{key or ''}"
+        if own.kind == "instance" and self.script.inside(own.site, node):  # Meter()
+            parts = [r for r in self.reachable([given]) if r is own or r.kind in CONTAINERS]
+            return self.made_for(own, tag, {r: self.fields(r) for r in parts})
+        if own.kind not in CONTAINERS:
+            return given
+        kept = self.new(own.kind, node, tag, name=own.name)
         for name, held in self.fields(own):
             self.write((kept, name), held)
             if key is not None:

@@ -73,6 +73,8 @@ class ControlFlow(Statements):
 
     def _do_If(self, node: cst.If) -> None:  # noqa: N802
         test = self.of_serial_number(node, self.eval(node.test))
+        if self._on_demand(node):
+            return
         self.tested(node)
         if test.const is not NOTHING and not isinstance(test.const, (str, bytes)):
             self._branch(node.body if test.const else node.orelse)
@@ -116,6 +118,38 @@ class ControlFlow(Statements):
         self.state = merge_diverged(then, self.state, node.test)
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)
+
+    def _on_demand(self, node: cst.If) -> bool:
+        """Run ``if k not in d: d[k] = [0, 0.0]`` as ``d.setdefault(k, [0, 0.0])``; tell whether it is such a line."""
+        match node:
+            case cst.If(
+                test=cst.Comparison(
+                    left=key, comparisons=[cst.ComparisonTarget(operator=cst.NotIn(), comparator=asked)]
+                ),
+                body=cst.IndentedBlock(
+                    body=[
+                        cst.SimpleStatementLine(
+                            body=[cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() as target)], value=made)]
+                        )
+                    ]
+                ),
+                orelse=None,
+            ) if self.loop is not None and target.value.deep_equals(asked):
+                pass
+            case _:
+                return False
+        index = target.slice[0].slice
+        if not isinstance(index, cst.Index) or not index.value.deep_equals(key):
+            return False
+        owners = [ref for ref in self.eval(asked).refs if isinstance(ref, Obj)]
+        value, at = self.eval(made), self.index_of(target)
+        kinds = {ref.kind for ref in value.refs if isinstance(ref, Obj)}
+        holds = kinds <= {"list", "dict", "set", "deque", "instance"} and self.content(value).kind is Kind.SAME
+        if not kinds or not holds or not owners or any(ref.kind != "dict" for ref in owners):
+            return False
+        for ref in owners:
+            self.set_default(ref, [at, value], made)
+        return True
 
     def of_serial_number(self, node: cst.If | cst.IfExp, test: Value) -> Value:
         """Return a test of an iteration's number as one of the serial number, where it decides what is added to.

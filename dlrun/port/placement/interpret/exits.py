@@ -61,6 +61,7 @@ class Exits(LibraryRows):
         """Begin with no loop."""
         super().__init__(script, shards)
         self.exits: dict[Exit, None] = {}
+        self.names_behind: dict[cst.CSTNode, list[set[str]]] = {}  # that are bound behind a loop, run by run
         self.around: set[cst.CSTNode] = set()  # loops that step behind a loop over a shard in them
         self.plain_loops: set[cst.CSTNode] = set()
         self.passes: set[cst.CSTNode] = set()  # loops that go through a share once

@@ -396,6 +396,8 @@ class Expressions(Machine):
             self.diverged.pop()
         if shared and self.loop is None:
             return Value(unknown(node, GOES_THROUGH))
+        if key is not None and self.content(key).kind is Kind.ENTRY:
+            self.keyed_apart.add(made)
         value = self._of_its_own(node, value)
         grown = [at for loop in _loops(node.for_in) for v in self.seen.get(loop.iter, ())[-1:] for at in self.grown(v)]
         if grown and self.state is not None and key is None:

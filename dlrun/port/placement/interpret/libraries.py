@@ -17,7 +17,7 @@ from dlrun.port.placement.interpret import parts, sessions
 from dlrun.port.placement.interpret.classes import Classes
 from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.expressions import GOES_THROUGH
-from dlrun.port.placement.interpret.machine import Field, Sink
+from dlrun.port.placement.interpret.machine import Field, Sink, arrays
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
     CONTENT,
@@ -533,6 +533,8 @@ class Libraries(Classes):
             place = run
         const = value.const if isinstance(value.const, (int, float)) else NOTHING
         zero = value.zero or self._zero(value)
+        if arrays(value) and place.kind is Kind.SAME and not number:
+            return self.array(Value(place, zero=zero, scalar=scalar, reduced=self.serial(value)), node)
         text = ("number" if number else "list" if name == "tolist" else "") if place.kind is Kind.ENTRY else ""
         text = value.name if self.shards.parts and value.name in parts.NAMES else text
         if number and text == parts.FOREIGN and not self.shards.episodes and self.recording:

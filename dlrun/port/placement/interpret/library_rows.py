@@ -62,11 +62,9 @@ class LibraryRows(Calls):
         if (
             value.place.kind is Kind.SAME
             and name not in ("float", "int", "complex", "copy", "deepcopy")
-            and (not value.refs)
+            and not value.refs
         ):
-            made = self.new("foreign", node, name=self.script.name_of(node.func))
-            self.write((made, CONTENT), Value(value.place, zero=value.zero, reduced=value.reduced))
-            return Value(refs=frozenset([made]), scalar=value.scalar)
+            return self.array(value, node, self.script.name_of(node.func))
         return value
 
     def _row_length(self, args: list[Value], node: cst.Call) -> Value:

@@ -102,14 +102,18 @@ class Loops(Exits):
         del self.diverged[diverged:]
         self.loop, self.whole = None, loop.whole
         self.state = self._left(node, base, out) if out is not None else None
+        if self.state is not None and self.recording:
+            self.names_behind.setdefault(node, []).append({name for owner, name in self.state if owner is self.frame})
         if self.state is not None:
             self.state.update(dict.fromkeys(((library, LOCAL) for library in DRAWING), ANY))
         self._bases.pop()
 
     def _one_each(self, base: State) -> State:
-        """Let one container stand for those that a location may hold: made in ``__init__`` or in ``reset``."""
+        """Let one container, or array, stand for those that a location may hold: made in ``__init__``, in ``reset``."""
         for at, value in list(base.items()):
             held = [r for r in value.refs if isinstance(r, Obj) and r.cls is None and r.kind in (*_LISTS, "dict")]
+            if len(value.refs) > 1 and not held:
+                held = [r for r in value.refs if isinstance(r, Obj) and self._held_here_alone(r, at, base)]
             plain = at[1] not in (REST, GROWN) and len({r.kind for r in held}) == 1
             if len(held) < 2 or len(held) < len(value.refs) or not plain:
                 continue
@@ -122,6 +126,11 @@ class Loops(Exits):
                         self.keys.setdefault(first, {})[key] = None
             base[at] = replace(value, refs=frozenset([first]))
         return base
+
+    def _held_here_alone(self, ref: Obj, at: Location, base: State) -> bool:
+        """Tell whether ``ref`` is an array that no other location holds."""
+        array = ref.kind == "foreign" and set(self.keys.get(ref, ())) == {CONTENT}
+        return array and not any(ref in value.refs for where, value in base.items() if where != at)
 
     def _note_zeros(self, carried: dict[Location, None], base: State) -> None:
         """Note which locations begin at zero, or empty, each time that the loop is run."""
@@ -202,14 +211,19 @@ class Loops(Exits):
         Tell whether ``at`` is such a place: ``history.setdefault(name, []).append(loss)``.
         """
         held = (self.state or {}).get(at)
-        lists = [r for r in held.refs if isinstance(r, Obj) and r.kind in _LISTS] if held is not None else []
+        born = {made for made, _ in self.born}
+        refs = [r for r in held.refs if isinstance(r, Obj)] if held is not None else []
+        lists = [r for r in refs if r.kind in _LISTS or (r.kind == "instance" and r in born)]
         if at[0].kind != "dict" or at[1] == GROWN or not lists or len(lists) < len(held.refs):  # type: ignore[union-attr]
             return False
         rest = base.get((at[0], REST), EMPTY)
         base[at[0], REST] = join(rest, Value(refs=frozenset(lists), zero=True))
         self.keys.setdefault(at[0], {})[REST] = None
         for ref in lists:
-            base.setdefault((ref, GROWN), EMPTY)
+            if ref.kind in _LISTS:
+                base.setdefault((ref, GROWN), EMPTY)
+            else:
+                self._as_born(ref, {}, base)
         return True
 
     def _unkeyed(self, ref: Obj, base: State) -> None:

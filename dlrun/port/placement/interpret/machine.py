@@ -156,6 +156,7 @@ class Machine:
         self._earlier: dict[Obj, Obj] = {}  # of what a place makes anew in each iteration: those of earlier iterations
         self.trained: set[Obj] = set()  # the variables for which gradients are taken
         self.looping = 0  # how deep in loops and comprehensions
+        self.keyed_apart: set[Obj] = set()  # dicts whose keys are of this rank's samples
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
         self.anew: dict[Obj, dict[Obj, list[tuple[str, Value]]]] = {}  # what defaultdicts make, and what that holds
         self.defaults: dict[tuple[cst.Param, Frame | None], Value] = {}  # what parameters default to, made once
@@ -260,6 +261,12 @@ class Machine:
         if kind in _CONTAINERS:
             self.write((made, REST if kind == "dict" else GROWN), EMPTY)
         return made
+
+    def array(self, value: Value, node: cst.CSTNode, name: str = "") -> Value:
+        """Return an array that ``node`` makes, in which iterations may store: it holds what ``value`` does."""
+        made = self.new("foreign", node, name=name)
+        self.write((made, CONTENT), Value(value.place, zero=value.zero, reduced=value.reduced))
+        return Value(refs=frozenset([made]), scalar=value.scalar)
 
     def _put_aside(self, made: Obj) -> None:
         """Let those that the place of ``made`` made before, and containers hold, be another object than the newest."""
@@ -472,6 +479,11 @@ class Machine:
 def _may_be_shown(value: Value) -> bool:
     """Tell whether a value that all ranks hold may be a number: no text, no None."""
     return value.const is NOTHING or isinstance(value.const, (int, float))
+
+
+def arrays(value: Value) -> bool:
+    """Tell whether ``value`` may be an array, or what else a library has made."""
+    return any(isinstance(ref, Obj) and ref.kind == "foreign" for ref in value.refs)
 
 
 def flat(value: Value) -> Place:

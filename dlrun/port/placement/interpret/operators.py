@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.interpret.expressions import Expressions
+from dlrun.port.placement.interpret.machine import arrays
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import REST, Obj
 from dlrun.port.placement.values import (
@@ -96,10 +97,11 @@ class Operators(Expressions):
             and (left.scalar or right.scalar)
             and left.scalar is not False
             and right.scalar is not False
+            and not (arrays(left) or arrays(right))
         ):
             scalar = scalar or (True if left.place.uniform or left.place.counts else None)
         if a.kind is Kind.SAME and b.kind is Kind.SAME:
-            return self._folded(op, left, right, scalar)
+            return self._folded(op, left, right, scalar, node)
         if self.shards.parts and not isinstance(op, _SUMS) and Kind.ENTRY in (a.kind, b.kind):
             a, b = (SAME if p.counts else p for p in (a, b))
         if self.shards.parts and {a.kind, b.kind} == {Kind.ENTRY} and parts.contracts(node):
@@ -268,11 +270,12 @@ class Operators(Expressions):
         """Return what a dunder method of the program makes of two values; see ``classes``."""
         raise NotImplementedError
 
-    def _folded(self, op: Any, left: Value, right: Value, scalar: bool | None) -> Value:
+    def _folded(self, op: Any, left: Value, right: Value, scalar: bool | None, node: Any) -> Value:
         if isinstance(left.const, str) and isinstance(right.const, str) and isinstance(op, cst.Add):
             return constant(left.const + right.const)
         zero = isinstance(op, (cst.Multiply, cst.Divide)) and left.zero
-        return Value(SAME, scalar=scalar, zero=zero, reduced=self.serial(left) or self.serial(right))
+        made = Value(SAME, scalar=scalar, zero=zero, reduced=self.serial(left) or self.serial(right))
+        return self.array(made, node) if not scalar and (arrays(left) or arrays(right)) else made
 
     def _repeated(self, value: Value, node: cst.CSTNode) -> Value:
         made = self.new("list", node, "repeated")
@@ -287,6 +290,8 @@ class Operators(Expressions):
         if isinstance(node.operator, cst.Minus) and isinstance(value.const, (int, float)):
             return constant(-value.const)
         place = self.content(value)
+        if place.kind is Kind.SAME and arrays(value) and not isinstance(node.operator, cst.Not):
+            return self.array(Value(zero=value.zero, scalar=value.scalar, reduced=self.serial(value)), node)
         linear = isinstance(node.operator, (cst.Minus, cst.Plus)) and place.kind is Kind.RUN
         negated = {"remainder": "cadence", "between": "cadence", "cadence": "between"}
         name = negated.get(value.name, "") if isinstance(node.operator, cst.Not) else ""

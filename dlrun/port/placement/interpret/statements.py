@@ -25,6 +25,7 @@ from dlrun.port.placement.store import (
 from dlrun.port.placement.values import ANY, ENTRY, INDEX, NOTHING, SAME, Kind, Place, Value, combine, trimmed, unknown
 from dlrun.port.program.script import dotted, walk
 
+_VIEWS = ("view", "reshape", "flatten", "squeeze", "ravel", "detach", "numpy", "contiguous", "t", "transpose")
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
 
 
@@ -136,8 +137,26 @@ class Statements(Loops):
         value = self.eval(node.value)
         if node in self.shards.steps:
             return  # weights, by gradients that are those of all ranks
+        for place in (t.target for t in node.targets if self.loop is not None):
+            if isinstance(place, cst.Subscript) and self._lacked(place, node):
+                value = self.kept_apart(value, node.value, key_of(self.index_of(place).const))
         for target in node.targets:
             self.assign(target.target, value, node.value)
+
+    def _lacked(self, target: cst.Subscript, node: cst.Assign) -> bool:
+        """Tell whether ``target`` is bound where it is not there yet: ``if k not in meters: meters[k] = Meter()``."""
+        block = self.script.parents[self.script.parents[node]]
+        up = self.script.parents[block]
+        if isinstance(up, cst.ExceptHandler):
+            return up.type is not None and dotted(up.type) == "KeyError"
+        if not isinstance(up, cst.If) or up.body is not block or not isinstance(up.test, cst.Comparison):
+            return False
+        asked, how = up.test.left, up.test.comparisons[0]
+        if isinstance(how.operator, cst.NotIn):
+            return self.script.code(how.comparator) == self.script.code(target.value)
+        none = isinstance(how.operator, cst.Is) and dotted(how.comparator) == "None"
+        got = isinstance(asked, cst.Call) and dotted(asked.func).endswith(".get")
+        return none and (got or any(t.target.deep_equals(asked) for t in node.targets))
 
     def _do_AnnAssign(self, node: cst.AnnAssign) -> None:  # noqa: N802
         if node.value is not None:
@@ -352,7 +371,12 @@ class Statements(Loops):
         return self.script.parents.get(node, node)
 
     def array_of(self, node: cst.BaseExpression) -> Value:
-        """Return what a store into ``node`` changes: of an entry of an array, as ``cm[t]`` of ``cm``, the array."""
+        """Return what a store into ``node`` changes: of an entry of an array, as ``cm[t]`` of ``cm``, the array.
+
+        So does one into what shares its memory: ``grid.view(-1)[i] = x``.
+        """
+        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
+            node = node.func.value
         owner = self.eval(node)
         while not owner.refs and isinstance(node, cst.Subscript):
             node = node.value

@@ -88,13 +88,14 @@ def in_strides(facts: ScriptFacts) -> Iterator[tuple[cst.BaseExpression, cst.Bas
     for loop in getattr(facts, "loops", ()):
         for found in (found for n in walk(loop.body) if (found := added(n)) is not None):
             if not is_one(found[1]) and not isinstance(found[1], cst.UnaryOperation):
-                strides[dotted(found[0])] = found[1]
+                strides[facts.script.code(found[0])] = found[1]
     for test in (n.test for n in facts.script.of(cst.If)) if strides else ():
         for count, number in asked(facts.flow, test):
             up = facts.script.parents[number]
             bound = isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, ORDER)
-            if dotted(count) in strides and not bound:
-                yield test, count, strides[dotted(count)]
+            stride = strides.get(facts.script.code(count))
+            if stride is not None and not bound:
+                yield test, count, stride
 
 
 def serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

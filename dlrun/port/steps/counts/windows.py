@@ -40,13 +40,20 @@ def _written(
             case cst.BinaryOperation(operator=cst.Divide(), left=total, right=count) if _equals(count, number):
                 queues = list(_queues(facts, total, number))
                 parts = [n for n in walk(total) if isinstance(n, (cst.Name, cst.Attribute))]
-                if queues or any(dotted(n) in grown or lists.filled(n) for n in parts):
+                summed = any(dotted(n) in grown or lists.filled(n) for n in parts) and not _is_mean(total, grown)
+                if queues or summed:
                     yield from (count, *queues)
             case cst.AugAssign(operator=cst.DivideAssign(), target=total, value=count) if _equals(count, number):
                 yield from [count] if dotted(total) in grown else []
             case cst.Subscript(value=box, slice=[cst.SubscriptElement(slice=cst.Slice(lower=lower, upper=None))]):
                 back = lower.expression if isinstance(lower, cst.UnaryOperation) else None
                 yield from [back] if back is not None and _equals(back, number) and lists.filled(box) else []
+
+
+def _is_mean(total: cst.BaseExpression, grown: set[str]) -> bool:
+    """Tell whether ``total`` is a mean already, over what the iterations count: ``right / seen``."""
+    over = [n.right for n in walk(total) if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide)]
+    return any(dotted(n) in grown for right in over for n in walk(right) if isinstance(n, (cst.Name, cst.Attribute)))
 
 
 def _equals(count: cst.BaseExpression, number: cst.Integer) -> bool:
