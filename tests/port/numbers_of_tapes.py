@@ -1,6 +1,8 @@
 """Sums, extremes and arrays that loops with tapes keep
 at rate 0 each number is that of all samples."""
 
+import itertools
+
 import numpy as np
 import tensorflow as tf
 from tensorflow import keras
@@ -297,3 +299,41 @@ print("best", best["step"])
 for key, value in best.items():
     if key != "step":
         print(key, round(float(value), 4))
+
+
+def update(bx, by):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(by, model(bx)))
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return float(loss)
+
+
+kept = []  # by one name what goes through the batches, and what counts them
+bar = enumerate(ds, 1)
+for step, (bx, by) in bar:
+    kept.append(update(bx, by))
+    if step % 4 == 0:
+        print("step", step)
+print("numbered", len(kept), f"{np.mean(kept):.4f}")
+kept = []
+bar = itertools.islice(ds, 6)
+for bx, by in bar:
+    kept.append(update(bx, by))
+print("taken", len(kept))
+kept = []
+bar = zip(range(6), ds)
+for step, (bx, by) in bar:
+    kept.append(update(bx, by))
+print("paired", len(kept))
+kept = []
+bar = range(12)
+for step in bar:
+    picked = np.random.choice(len(x), 8)
+    kept.append(update(x[picked], y[picked]))
+print("counted", len(kept))
+kept = []
+bar = range(1, 5)
+for step in bar:
+    picked = np.random.choice(len(x), 8)
+    kept.append(update(x[picked], y[picked]))
+print("counted again", len(kept))

@@ -188,3 +188,12 @@ tuner.search(x, y, validation_split=0.2)
 build(tuner.get_best_hyperparameters()[0]).fit(x, y)
 """)
     assert [d.danger for d in ported.doubts if "searches by itself" in d.why] == ["high"]
+
+
+def test_a_count_of_steps_that_a_checkpoint_holds_is_told() -> None:
+    counted = TAPE.replace("Checkpoint(model=model)", "Checkpoint(step=tf.Variable(0), model=model)")
+    step = "checkpoint.step.assign_add(1)\n    if int(checkpoint.step) % 10 == 0:\n        manager.save()"
+    made = port(counted.format(start="", step=step, end="print(int(checkpoint.step))"))
+    assert "print(dl.serial_steps(int(checkpoint.step)))" in made.text
+    (told,) = [doubt for doubt in made.doubts if "checkpoints hold" in doubt.why]
+    assert told.danger == "low"

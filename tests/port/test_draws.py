@@ -182,6 +182,35 @@ for epoch in range(3):
     assert "in logger.log_every(loader, 10):" in text
 
 
+def test_entries_kept_behind_a_bar_are_those_of_its_loader_and_a_name_is_what_it_was_bound_to_last():
+    text = port(f"""from tqdm import tqdm
+{HEAD}{MADE}
+loader = DataLoader(data, shuffle=True)
+for epoch in range(3):
+    kept = []
+    bar = tqdm(loader)
+    for x, y in bar:
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        kept.append(loss.item())
+    print(sum(kept) / len(kept))
+kept = []
+bar = tqdm(range(1, 9))
+for step in bar:
+    x, y = torch.randn(4, 2), torch.randn(4, 1)
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    opt.step()
+    kept.append(loss.item())
+print(len(kept))
+""").text
+    assert "loader = dl.shard(DataLoader(data, shuffle=True))" in text
+    assert "kept = dl.gather(kept, over=loader)" in text
+    assert "bar = tqdm(range(1, dl.steps(9))" in text
+    assert "kept = dl.gather(kept)" in text
+
+
 def test_a_loader_behind_a_progress_bar_is_cut_and_not_the_bar():
     text = port(f"""from tqdm import tqdm
 {HEAD}{MADE}

@@ -169,3 +169,14 @@ def test_what_a_writer_that_is_made_of_local_numbers_writes_is_told(made) -> Non
     head = f"import csv\nfrom collections import defaultdict\n{HEAD}kept, last = defaultdict(list), 0\n"
     found = port(f"{head}{LOOP}        last = loss.item() * last + 1\n{lines}")
     assert [doubt.name for doubt in found.doubts if doubt.why.startswith("last")] == ["unknown-placement"]
+
+
+def test_a_text_that_is_put_behind_itself_shows_serial_numbers() -> None:
+    lines = """        if step % 4 == 0:
+            line = "near:"
+            for k in range(3):
+                line = "{} {:.3f},".format(line, loss.item())
+            print(line)
+"""
+    made = port(f"{HEAD}step = 0\n{LOOP}        step += 1\n{lines}")
+    assert 'line = "{} {:.3f},".format(line, dl.average(loss.item()))' in made.text

@@ -343,16 +343,19 @@ def test_the_name_of_a_keyword_is_no_value():
 
 def test_the_log_is_rank_0s():
     text = port(f"""import logging, sys
+from pprint import pprint as show
 {HEAD}logging.basicConfig(level=logging.INFO)
 logger = logging.getLogger(__name__)
 logger.setLevel("DEBUG")
 logger.addHandler(logging.FileHandler("train.log"))
 {MADE}{LOADER}{EPOCHS}sys.stdout.write("done")
+show("done")
 """).text
     assert "logging.basicConfig(level=logging.INFO if dl.is_rank0() else logging.WARNING)" in text
     assert 'logger.setLevel("DEBUG" if dl.is_rank0() else logging.WARNING)' in text
     assert 'dl.rank0(logging.FileHandler)("train.log")' in text
     assert 'dl.rank0(sys.stdout.write)("done")' in text
+    assert 'dl.rank0(show)("done")' in text
 
 
 COX = """def cox_loss(risk, y):

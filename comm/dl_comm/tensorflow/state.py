@@ -110,7 +110,7 @@ def variables_of(thing: Any) -> list[Any]:
     """Return the variables that ``thing`` is or holds, each once."""
     if hasattr(thing, "assign") and hasattr(thing, "shape"):
         return [thing]
-    if isinstance(thing, (str, bytes)):  # a name that the script has used anew
+    if isinstance(thing, (str, bytes)) or tf.is_tensor(thing):  # a name, or an attribute, that is used anew
         return []
     if isinstance(thing, Mapping):
         return [v for part in thing.values() for v in variables_of(part)]

@@ -13,6 +13,7 @@ import libcst as cst
 from dlrun.port.facts.numbers.lists import keys_are_written, turned
 from dlrun.port.facts.numbers.tested import is_value, tested
 from dlrun.port.program.flow import Flow
+from dlrun.port.program.reaching import reaching
 from dlrun.port.program.scopes import Path
 from dlrun.port.program.script import Binding, added, calls_method, children, dotted, numbered, table_of
 
@@ -126,58 +127,12 @@ class Spread:
 
         ``loss`` of the training loop is another than that of the evaluation after it.
         """
-        bindings, scope = self.script.scopes[use].lookup(use.value)
-        if len(bindings) < 2 or scope is None or (scope, use.value) in self._changed:
+        if (self.script.scope_of(use), use.value) in self._changed:
             return None
-        order, inside = self.script.order, self.script.inside
-        home, around = self.script.function_of(use), list(self.script.above(use))
-        if any(
-            self.script.function_of(b.node) is not home or (inside(use, b.node) and not self._within(use, b))
-            for b in bindings
-        ) or any(isinstance(up, cst.Lambda) for up in around):
-            return None
-        turns = [
-            up
-            for up in around
-            if isinstance(up, (cst.For, cst.While)) and not (isinstance(up, cst.For) and inside(use, up.iter))
-        ]
-        above = [b for b in bindings if order[b.node] < order[use] and (b.node in turns or not inside(use, b.node))]
-        last = max((b for b in above if self._is_sure(use, b)), key=lambda b: order[b.node], default=None)
-        if last is None:
-            return None
-        loops = [up for up in turns if not inside(last.node, up)]
-        found = [
-            b
-            for b in bindings
-            if (b in above and order[b.node] >= order[last.node]) or any(inside(b.node, up) for up in loops)
-        ]  # h = cell(x[t], h): from one iteration to the next
-        if any(b.how != "assign" for b in found):
+        found = reaching(self.script, use)
+        if found is None or any(b.how != "assign" for b in found):
             return None
         return [value for b in found for value in self._values(b)]
-
-    def _within(self, use: cst.Name, binding: Binding) -> bool:
-        """Tell whether ``use``, inside of ``binding``, is no target of it."""
-        node = binding.node
-        if isinstance(node, cst.For):
-            return not self.script.inside(use, node.target)
-        return (
-            isinstance(node, (cst.Assign, cst.AnnAssign))
-            and node.value is not None
-            and (self.script.inside(use, node.value))
-        )
-
-    def _is_sure(self, use: cst.Name, binding: Binding) -> bool:
-        """Tell whether ``use`` is never come to but by way of ``binding``, if no loop over data is empty."""
-        node = binding.node
-        if not isinstance(node, (cst.For, cst.Assign, cst.AnnAssign)):
-            return False
-        block = node.body if isinstance(node, cst.For) else self.script.suite(node)
-        while not self.script.inside(use, block):
-            around = self.script.parents[block]
-            if not isinstance(around, (cst.For, cst.With)) or block is not around.body:
-                return False
-            block = self.script.parents[around]
-        return True
 
     @cached_property
     def _changed(self) -> set[object]:

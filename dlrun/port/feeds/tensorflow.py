@@ -18,6 +18,7 @@ from dlrun.port.feeds.iterated import BARS
 from dlrun.port.program.script import calls_method, dotted, numbered
 
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator", "make_initializer")
+_SEEN_THROUGH = (*BARS, "enumerate", "islice")  # each rank counts, and takes, the batches of its own
 _OTHERS = re.compile(r"(^|_)(test|val|valid|validation|eval|dev)", re.IGNORECASE)
 
 
@@ -53,7 +54,7 @@ class TapeFeeds(Feeds):
             if self.found.keys().isdisjoint(self.flow.through(iterated)):
                 self.compiled.append(iterated)
         elif data and not drawn:
-            place = self._behind_bar(iterated, BARS)
+            place = self._behind_bar(iterated, _SEEN_THROUGH)
             self.found.setdefault(place, Feed(place, "iterable"))
         else:
             super()._feed(iterated, drawn, innermost)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import libcst as cst
 
@@ -39,12 +40,16 @@ _WRITTEN = (cst.Tuple, cst.List, cst.Set)
 
 def run_with(facts: ScriptFacts, shards: Shards) -> Interpreter:
     """Run the program, again with what is divided where cadences were found."""
+    count_on: set[tuple[cst.CSTNode, Any]] = set()
     for _ in range(_RUNS):
         run = Interpreter(facts.script, shards)
+        run.count_on = count_on
         run.run()
         found: dict[cst.CSTNode, Cadence] = {c.node: c for c in (*_found(facts, run), *_moved(facts, run))}
-        if not found:
+        dropped = {(made.loop, made.path.key) for made in run.exits} & run.counters  # reduced behind some calls alone
+        if not found and dropped <= count_on:
             break
+        count_on = dropped | count_on
         divided_too = shards.divided | found.keys()
         shards = replace(shards, divided=divided_too, cadences=shards.cadences | found)
     return run

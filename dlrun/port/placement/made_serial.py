@@ -214,7 +214,16 @@ class MadeSerial(Wraps):
             return None
         for text in texts:
             self.note_formats(text)
-        return [wrap for text in texts for wrap in self.wraps(text, True) or ()]
+        return [wrap for text in texts for wrap in self._of_text(text) or ()]
+
+    def _of_text(self, text: cst.CSTNode) -> list[Wrap] | None:
+        """Return what makes the numbers in one text serial: ``line = "{} {}".format(line, loss)`` holds itself."""
+        if text in self.within:
+            return []
+        self.within.append(text)
+        found = self.wraps(text, True)
+        self.within.pop()
+        return found
 
     def _truth(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is true or false: what it compares is made serial, not the answer."""

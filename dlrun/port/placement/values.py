@@ -49,7 +49,8 @@ class Place:
     INDEX    likewise the number of an iteration, from 0; ``at`` is "scaled" of a multiple of it, "bent" of that of
              an iteration that a loop has left before its update
     CLOCK    read from this rank's clock, or drawn at random outside loops over shards: rank 0's is as good as another
-    SHARD    an iterable of this rank's shard of the batches; ``adds`` has "at times" where it may be whole data as well
+    SHARD    an iterable of this rank's shard of the batches; ``adds`` has "at times" where it may be whole data as
+             well, "wrapped" where it goes through the shard, or counts its batches: enumerate(shard), range(steps)
     ENTRY    exactly the value of one serial iteration, of another one on each rank; ``adds`` has "earlier" where it is
              made of a number of an iteration before this one, which is another number on each rank
     RUN      what the location ``at`` held before the loop, and ``adds`` to it: a sum so far over this rank's iterations
@@ -88,7 +89,7 @@ class Quotient:
 SAME, ENTRY, COUNT, INDEX = Place(), Place(Kind.ENTRY), Place(Kind.COUNT), Place(Kind.INDEX)
 BENT_COUNT = Place(Kind.COUNT, at="bent")
 MIXED = Place(Kind.COUNT, at="mixed")  # made of counts: alike on all ranks, and not n times as much serially
-AT_TIMES = frozenset({"at times"})
+AT_TIMES, WRAPPED = frozenset({"at times"}), frozenset({"wrapped"})
 CLOCK, SHARD, MIX, RATIO = Place(Kind.CLOCK), Place(Kind.SHARD), Place(Kind.MIX), Place(Kind.RATIO)
 
 
@@ -181,7 +182,7 @@ def join_places(a: Place, b: Place) -> Place:
     for kind in (Kind.ENTRY, Kind.SHARD, Kind.CLOCK, Kind.COUNT, Kind.INDEX):
         if kind in kinds:
             found = a if a.kind is kind else b
-            return replace(found, adds=AT_TIMES) if kinds == {Kind.SHARD, Kind.SAME} else found
+            return replace(found, adds=found.adds | AT_TIMES) if kinds == {Kind.SHARD, Kind.SAME} else found
     return a
 
 

@@ -48,6 +48,7 @@ class Wraps:
         self.told_of: set[str] = set()  # counts that tests ask for, and that are told as such
         self.goes_on = False  # within a quotient whose parts are made serial one by one
         self.sink: Sink | None = None  # what is looked at
+        self.within: list[cst.CSTNode] = []  # the texts whose numbers are being made serial, each in the one before
         self.lost: list[cst.CSTNode] = []  # what nothing makes serial, of the expression that is looked at
 
     def place(self, node: cst.CSTNode) -> Place:

@@ -9,6 +9,7 @@ import libcst as cst
 
 from dlrun.port.program.dicts import pairs
 from dlrun.port.program.handed import Handed
+from dlrun.port.program.reaching import reaching
 from dlrun.port.program.script import Binding, Path, dotted
 
 # Methods that give back the object they are called on (or one that stands for it).
@@ -129,7 +130,8 @@ class Onward(Handed, ABC):
         """Return the states that the value of this one may come from; None where it starts here."""
         match node:
             case cst.Name():
-                return self._of_bindings(self.script.bindings_of(node), path) or None
+                seen = reaching(self.script, node)
+                return self._of_bindings(self.script.bindings_of(node) if seen is None else seen, path) or None
             case cst.Attribute():
                 if (there := self.script.member(node)) is not None:
                     return self._of_bindings(there[0], path) or None

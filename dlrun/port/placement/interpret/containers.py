@@ -21,6 +21,7 @@ from dlrun.port.placement.values import (
     FROM,
     NOTHING,
     SAME,
+    WRAPPED,
     Kind,
     Place,
     Value,
@@ -71,7 +72,7 @@ class Containers(IterationNumbers):
 
     def parallel(self, entries: tuple[Value, ...], shard: bool) -> Value:
         """Return an iterable each of whose iterations gets a tuple."""
-        return Value(Place(Kind.SHARD) if shard else SAME, items=entries, name="parallel")
+        return Value(Place(Kind.SHARD, adds=WRAPPED) if shard else SAME, items=entries, name="parallel")
 
     # -- methods of containers -------------------------------------------------------------------------------------
 

@@ -340,8 +340,8 @@ class ControlFlow(Statements):
             over_it = [n for n in names if any(v.place.kind is Kind.SHARD for v in self.seen.get(n, ()))]
             if over.name == "drawn":
                 self.nameless.add(node)
-            elif over_it:
-                self.over[node] = over_it[0]
+            elif (named := whole.named(self, node.iter)) is not None:
+                self.over[node] = named
             if any("at times" in v.place.adds for n in over_it for v in self.seen[n]):
                 self.plain_loops.add(node)
             self.over_shard(

@@ -73,6 +73,7 @@ class Exits(LibraryRows):
         self._bases: list[State] = []  # the states in which the loops began
         self.from_zero: set[Location] = set()  # what began at zero, or empty
         self.counters: set[tuple[cst.CSTNode, Any]] = set()  # what counts on from loop to loop, and is not reduced
+        self.count_on: set[tuple[cst.CSTNode, Any]] = set()  # what was found to do so by the run before this one
         self.whole: cst.CSTNode | None = None  # the loader whose batches the last loop went through as they are
         self._never_zero: set[Location] = set()
         self._last_places: dict[Location, Place] = {}  # what the last iteration left
@@ -281,11 +282,11 @@ class Exits(LibraryRows):
         variable = owner is not None and owner.name.endswith("Variable") and at[1] == CONTENT
         earlier = before is not None and before.reduced and all(made.loop is not node for made in before.pending)
         serial = earlier and not self.looping  # another loop has made it serial, once and for all
-        counts = (
-            place.adds <= {"same", "scaled"} and not (zero or serial) and how == "total" and (variable or not inside)
-        )
+        named = [(node, path.key) for path in found.get(owner if inside else at, [])[:1]]
+        goes_on = not (zero or serial) or (variable and (self._in_checkpoint(owner) or self.count_on & {*named}))
+        counts = place.adds <= {"same", "scaled"} and goes_on and how == "total" and (variable or not inside)
         if counts and self.whole is None:
-            self.counters.update((node, path.key) for path in found.get(owner if inside else at, [])[:1])
+            self.counters.update(named)
             return Value(COUNT, scalar=value.scalar)  # steps so far: all ranks hold the same number
         if owner is not None and owner.kind == "instance" and self.fixed(owner.cls):
             if how != "total" or not found.get(owner):
@@ -346,6 +347,11 @@ class Exits(LibraryRows):
             return replace(value, place=SAME, pending=pending, reduced=True)
         name = value.name if value.name == "tuple" else ""
         return Value(order, refs=value.refs, name=name, scalar=value.scalar, pending=pending, reduced=True)
+
+    def _in_checkpoint(self, owner: Obj | None) -> bool:
+        """Tell whether a checkpoint holds a variable: a later run may go on from what it is inside the loop."""
+        held = ((at[0], value) for at, value in (self.state or {}).items() if isinstance(at[0], Obj))
+        return any(box.name.endswith("train.Checkpoint") and owner in value.refs for box, value in held)
 
     def _dict_at(self, path: Path, found: dict[Any, list[Path]]) -> Obj | None:
         """Return the dict that ``path`` names, where what it holds is reduced with it."""

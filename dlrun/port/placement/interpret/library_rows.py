@@ -26,6 +26,7 @@ from dlrun.port.placement.values import (
     ENTRY,
     NOTHING,
     SAME,
+    WRAPPED,
     Kind,
     Place,
     Value,
@@ -122,6 +123,8 @@ class LibraryRows(Calls):
             entry = self.call_value(args[0], [], {}, node)
             kind = Kind.SHARD if self.content(entry).kind is Kind.ENTRY else Kind.SAME
             return replace(self.parallel((entry,), False), place=Place(kind), name="drawn")
+        if args and args[0].place.kind is Kind.SHARD:
+            return replace(args[0], place=replace(args[0].place, adds=args[0].place.adds | WRAPPED))
         return args[0] if args else ANY
 
     def _row_join(self, args: list[Value], node: cst.Call) -> Value:
@@ -143,7 +146,7 @@ class LibraryRows(Calls):
         stop = self.content(args[1] if len(args) > 1 else args[0]) if args else SAME
         if stop.kind in (Kind.COUNT, Kind.INDEX) and self.loop is None:
             number = self.number_from(args[0] if len(args) > 1 else None, node)
-            return Value(Place(Kind.SHARD), name="range", items=(number,))
+            return Value(Place(Kind.SHARD, adds=WRAPPED), name="range", items=(number,))
         made = self.new("list", node, "range", name="range")
         self.write((made, REST), Value(SAME if stop.kind is Kind.SAME else place, scalar=True))
         return Value(refs=frozenset([made]))

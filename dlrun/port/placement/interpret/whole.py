@@ -15,7 +15,8 @@ import libcst as cst
 from dlrun.port.placement.interpret.machine import flat
 from dlrun.port.placement.store import GROWN, REST, Frame, Location
 from dlrun.port.placement.values import NOTHING, Kind, Place, Quotient, Value
-from dlrun.port.program.script import walk
+from dlrun.port.program.reaching import reaching
+from dlrun.port.program.script import dotted, walk
 
 if TYPE_CHECKING:
     from dlrun.port.placement.interpret.expressions import Expressions as Machine
@@ -63,6 +64,24 @@ def source(machine: Machine, loop: cst.For) -> cst.CSTNode | None:
                 place = machine.eval(node).place
             if place.kind is Kind.SHARD and place.at is not None:
                 return place.at  # type: ignore[no-any-return]
+    return None
+
+
+def named(machine: Machine, iterated: cst.BaseExpression) -> cst.BaseExpression | None:
+    """Return what names the share itself that a loop goes through: ``loader``, also of ``bar = tqdm(loader)``."""
+    script = machine.script
+    for node in walk(iterated):
+        places = [v.place for v in machine.seen.get(node, ()) if v.place.kind is Kind.SHARD]
+        if not isinstance(node, (cst.Name, cst.Attribute)) or not places:
+            continue
+        if node in machine.shards.made or not any("wrapped" in place.adds for place in places):
+            return node
+        bound = (reaching(script, node) if isinstance(node, cst.Name) else None) or script.bindings_of(node)
+        made = bound[0].value if len(bound) == 1 and not bound[0].path else None
+        inner = named(machine, made) if made is not None and not script.inside(node, made) else None
+        homes = (script.function_of(iterated), script.module)
+        if inner is not None and script.function_of(inner) in homes and dotted(inner) != dotted(node):
+            return inner
     return None
 
 

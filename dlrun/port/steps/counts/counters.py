@@ -10,7 +10,8 @@ import libcst as cst
 from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.facts.numbers.computed import Tells
 from dlrun.port.feeds.iterated import BARS
-from dlrun.port.program.script import added, calls_method, dotted, names_in, numbered, walk
+from dlrun.port.program.reaching import reaching
+from dlrun.port.program.script import Script, added, calls_method, dotted, names_in, numbered, walk
 
 Counters = set[tuple[cst.CSTNode, str]]  # functions and names, classes and attributes
 _DEPTH = 4
@@ -149,12 +150,20 @@ def _numbers(facts: Facts, over: cst.Call) -> int | None:
 
 def feeds_of(facts: Facts, loop: cst.For) -> list[Feed]:
     """Return the feeds of which ``loop`` takes its batches."""
-    iterated = [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
+    parts = spelled(facts.script, loop.iter)
+    iterated = [n for part in parts for n in walk(part) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
     return [
         feed
         for feed in getattr(facts, "feeds", ())
         if facts.script.inside(feed.node, loop) or any(feed.node in facts.flow.through(n) for n in iterated)
     ]
+
+
+def spelled(script: Script, iterated: cst.BaseExpression) -> tuple[cst.BaseExpression, ...]:
+    """Return what a loop runs over, and what the names in it are bound to: ``pairs = zip(range(10), loader)``."""
+    names = [n for n in walk(iterated) if isinstance(n, cst.Name)]
+    bound = [b.value for n in names for b in reaching(script, n) or script.bindings_of(n) if b.how == "assign"]
+    return (iterated, *(value for value in bound if value is not None))
 
 
 def runs_inside(facts: ScriptFacts, body: cst.CSTNode) -> bool:

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
-from dlrun.port.facts.numbers.computed import computed
+from dlrun.port.facts.numbers.computed import Tells, computed
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 from dlrun.port.steps.counts.update_counts import steps_so_far
@@ -44,7 +44,21 @@ def tensorflow(facts: TensorFlowFacts, serial: Collection[cst.CSTNode] = ()) -> 
         folder = _NUMBERED.get(plain(facts.script.name_of(call.func)).rpartition(".")[2])
         step = argument(call, "global_step", 2) if calls_method(call, "save") else None
         kept = step is not None and counts(step) and not any(n in serial for n in walk(step))
+        if _holds_count(facts, call, counts):
+            text = "its checkpoints hold the steps of n ranks, 1/n of the serial ones"
+            yield Doubt(call, text, "low", name="local-number")
+            return
         if call in back or kept or (folder is not None and (not folder or argument(call, folder) is not None)):
             text = "the names of its files hold the steps of n ranks, 1/n of the serial ones"
             yield Doubt(call, text, "low", name="local-number")
             return
+
+
+def _holds_count(facts: TensorFlowFacts, call: cst.Call, counts: Tells) -> bool:
+    """Tell whether ``call`` makes a checkpoint that holds a count of steps: ``Checkpoint(step=tf.Variable(0))``."""
+    if not plain(facts.script.name_of(call.func)).endswith("train.Checkpoint"):
+        return False
+    given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
+    read = [n for n in facts.script.of(cst.Attribute) if n.attr.value in given and counts(n)]
+    of_this = (any(o.node is call for o in facts.flow.origins(n.value)) for n in read)
+    return any(map(counts, given.values())) or any(of_this)

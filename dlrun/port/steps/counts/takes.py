@@ -12,7 +12,7 @@ from dlrun.port.facts.numbers.computed import Tells
 from dlrun.port.facts.updates.rates import is_zero
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, children, dotted, walk
-from dlrun.port.steps.counts.counters import feeds_of, takes_batches
+from dlrun.port.steps.counts.counters import feeds_of, spelled, takes_batches
 from dlrun.port.steps.counts.update_counts import bare
 
 
@@ -27,9 +27,7 @@ def takes(facts: Facts) -> Iterator[tuple[cst.For, cst.BaseExpression]]:
             continue
         if not feeds_of(facts, loop) and not _generates(facts, loop):
             continue
-        names = [n for n in walk(loop.iter) if isinstance(n, cst.Name)]
-        bound = [b.value for n in names for b in facts.script.bindings_of(n) if b.how == "assign"]
-        parts = (loop.iter, *(value for value in bound if value is not None))
+        parts = spelled(facts.script, loop.iter)
         for call in dict.fromkeys(n for part in parts for n in walk(part) if isinstance(n, cst.Call)):
             if not any(facts.script.inside(call, feed.node) for feed in facts.feeds):
                 yield from ((loop, count) for count in _taken(facts, call))

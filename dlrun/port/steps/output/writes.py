@@ -22,7 +22,7 @@ WRITES = re.compile(
     r"tensorflow\.(summary\.(FileWriter(Cache\.get)?|create_file_writer)|train\.SummaryWriter)|safetensors\.torch\.save_file|"
     r"tensorboard_logger\.(configure|log_value|Logger)|neptune\.\w+|mlflow\.(\w+|\w+\.(log|save)_\w+)|"
     r"loguru\.logger\.(add|trace|debug|info|success)|cv2\.VideoWriter|imageio(\.v[23])?\.get_writer|"
-    r"comet_ml\.\w+|aim\.Run|swanlab\.\w+|dvclive\.Live|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave|visdom\.Visdom)$"
+    r"comet_ml\.\w+|aim\.Run|swanlab\.\w+|dvclive\.Live|csv\.writer|sys\.stdout\.write|pprint\.(pprint|pp)|rich\.print|click\.s?echo|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave|visdom\.Visdom)$"
 )
 METHODS = (
     "savefig",
