@@ -245,6 +245,7 @@ def _making(loaders: Loaders) -> Any:
             init(self, dataset, **given)
         if own and recorder.orders.few:
             loaders.shorten(self, made)
+            seed_for(recorder, -1 - made)  # behind the last batch of another loop, which is another one on each rank
 
     return __init__
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 import libcst as cst
 
@@ -45,7 +45,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
             )
 
 
-def weighing(facts: Facts, weights: Iterable[cst.BaseExpression], known: Collection[cst.CSTNode]) -> Iterator[Doubt]:
+def weighing(facts: Facts, weights: Iterable[cst.BaseExpression], known: Set[cst.CSTNode]) -> Iterator[Doubt]:
     """Yield a doubt where what a library makes of the steps so far is one of the loss's ``weights``: ``beta.at(step)``.
 
     Counts that are ``known`` to be serial, or divided, are left out.
