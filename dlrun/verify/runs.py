@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,8 @@ def _executed(task: Task) -> Run:
         hung = _wait(process, task)
     traces = tuple(read_trace(task.folder / f"rank{rank}.jsonl", rank) for rank in range(task.ranks))
     said = log.read_text(errors="replace")[-4000:]
-    written = _written(traces[0], root)
+    code = [file for file in {script, named} if Path(file).is_file()]  # copies of it show no numbers
+    written = {w: path for w, path in _written(traces[0], root).items() if not any(cmp(path, c, False) for c in code)}
     return Run(task.name, traces, process.returncode, hung, said, _texts(written), written)
 
 
