@@ -199,12 +199,12 @@ def test_a_schedule_of_steps_is_the_serial_one_of_which_n_steps_are_gone_through
 
 def drops(*rates: tuple[float, int], size: int = 100) -> list[Event]:
     """Steps at each of these rates, so many, in epochs of so many."""
-    every = [rate for rate, count in rates for _ in range(count)]
+    every = [lr for lr, count in rates for _ in range(count)]
     begins = [event("epoch", epoch=i, loader=0, data=0, size=100) for i in range(0, len(every), size)]
     events = [event("optimizer", optimizer=0, type="SGD", names=["w"], ids=[0]), event("trains", epoch=0)]
-    for i, rate in enumerate(every):
+    for i, lr in enumerate(every):
         events += [begins[i // size], event("trains", epoch=i)] if i % size == 0 else []
-        events.append(step(i + 1, 1.0, lr=rate))
+        events.append(step(i + 1, 1.0, lr=lr))
     return events
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from dlrun.verify.checks.lengths import by_group, in_epochs
 from dlrun.verify.checks.rate import NAME
@@ -23,7 +24,7 @@ def plateaus(serial: Run, run: Run, fewer: int) -> Check | None:
     now, begun = by_group(run.root.steps), [steps[0].number for steps in in_epochs(run.root)[1:] if steps]
     for key, before in by_group(serial.root.steps).items():
         one, other = _levels([rate for _, rate in before]), _levels([rate for _, rate in now.get(key, [])])
-        if not other or any(b - a <= SPARE * fewer for (a, _), (b, _) in zip(one, one[1:], strict=False)):
+        if not other or any(b - a <= SPARE * fewer for (a, _), (b, _) in pairwise(one)):
             continue
         for i, (after, rate) in enumerate(one[1:], 1):
             due, made = after / fewer, len(now[key])
