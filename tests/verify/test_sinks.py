@@ -84,3 +84,21 @@ def test_of_what_is_saved_small_tensors_are_numbers_and_those_of_a_model_are_not
     expected = dict(zip(names, [3.0, 1.0, 0.0, 4.0, 0.5], strict=True))
     assert dict(_plain_numbers("", saved)) == expected | {"length of ['large']": 99.0}
     assert list(_plain_numbers("", torch.eye(2).to_sparse())) == []
+
+
+def test_what_is_shown_where_the_machine_has_more_devices_is_left_aside_and_what_else_is_done_is_not() -> None:
+    text = """import torch
+if torch.cuda.device_count() > 1 and args.multi:
+    print(torch.cuda.device_count())
+else:
+    print(model)
+if not torch.cuda.is_available():
+    print(device)
+if args.evaluate:
+    print(accuracy)
+else:
+    torch.save(model, "a.pt")
+if count() > 1:
+    print(count)
+"""
+    assert [sink.first for sink in sinks(ast.parse(text))] == [5, 11, 13]
