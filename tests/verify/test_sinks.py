@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import io
+import pickle
 from collections import deque
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from by_hand import event, run
 
 from dlrun.verify.checks.reached import unshown
-from dlrun.verify.tracer.files import _plain_numbers
+from dlrun.verify.tracer.files import _note_stored, _plain_numbers
 from dlrun.verify.tracer.sinks import marked, sinks
 
 SCRIPT = '''"""Trains."""
@@ -102,3 +106,14 @@ if count() > 1:
     print(count)
 """
     assert [sink.first for sink in sinks(ast.parse(text))] == [5, 11, 13]
+
+
+def test_what_pytorch_pickles_of_a_tensor_is_no_number_that_is_saved(monkeypatch) -> None:
+    noted: list[dict[str, float]] = []
+    note: Any = lambda kind, values: noted.append(values)  # noqa: E731
+    monkeypatch.setattr(pickle, "dump", pickle.dump)
+    monkeypatch.setattr(torch, "save", torch.save)
+    _note_stored(SimpleNamespace(inside=1, note=note))  # type: ignore[arg-type]
+    pickle.dumps([torch.ones(3)])
+    pickle.dump([torch.ones(2), 4], io.BytesIO())
+    assert [values["[1]"] for values in noted] == [4]
