@@ -89,15 +89,17 @@ def port(
     told = list(remarks(script))
     edits.extend(f for f in told if isinstance(f, Edit))
     doubts.extend(f for f in told if isinstance(f, Doubt))
-    if any(script.tree_of(e.node) is not script.module for e in edits):  # they come out in a folder of their own
+    apart = any(script.tree_of(e.node) is not script.module for e in edits)
+    if apart:  # they come out in a folder of their own
         edits.extend(replace(e, step="start") for e in start.own_first(script))
     modules: list[Part] = []
     for tree, file in script.files.items():
         mine = [e for e in edits if script.tree_of(e.node) is tree]
-        if not mine and tree is not script.module:
+        shows = apart and tree is not script.module and start.prints(facts, tree)
+        if not mine and tree is not script.module and not shows:
             continue
         after = _carried_out(tree, file, mine)
-        if tree is not script.module and f"{facts.alias}." in after.code:
+        if shows or (tree is not script.module and f"{facts.alias}." in after.code):
             joined = [replace(e, step="start") for e in start.into_module(facts, tree)]
             edits.extend(joined)
             after = _carried_out(tree, file, [*mine, *joined])

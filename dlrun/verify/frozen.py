@@ -23,6 +23,7 @@ from dlrun.verify.checks.numbers import (
     numbers_of,
     same_batches,
 )
+from dlrun.verify.checks.plateaus import plateaus
 from dlrun.verify.checks.reached import folds_left, unshown
 from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.tails import NAME as TAIL
@@ -199,9 +200,8 @@ class Frozen:
         """Return a check that failed because ranks decide by numbers of their own, or do not go on as they began."""
         found = [ranks.steps(other), choices(self.serial, self.again, other), later(one, other)]
         found += [moved(self.sharded, other), throughout(one, other, self.sharded)]
-        found += (
-            [] if (length := turns(self.serial, self.sharded)) and length.fault else [cadence(one, other, self.fewer)]
-        )
+        if not ((length := turns(self.serial, self.sharded)) and length.fault):
+            found += [cadence(one, other, self.fewer), plateaus(one, other, self.fewer)]
         return next((check for check in found if check and check.status == "failed"), None)
 
     def _own(self, other: Run) -> Check | None:

@@ -290,6 +290,7 @@ class Runs:
         words, where = self.job.args, self.folder / name
         with self.watch.over(self.folder):
             more = {"unwanted": self.unwanted, "warm": self.warm, "files": self.files}
+            more |= {"named": self.job.serial} if script.resolve().parent == self.job.serial.resolve().parent else {}
             return self.act(Task(name, script, words, n, where, given, env, self.job.stall, **more))
 
 

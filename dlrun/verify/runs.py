@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ class Task:
     unwanted: threading.Event = field(default_factory=threading.Event, compare=False)  # set: the run is to be ended
     warm: Warm | None = field(default=None, compare=False)  # a process that has imported the framework
     files: Mapping[str, Path] = field(default_factory=dict)  # copies of which lie there, by their way from the place
+    named: Path | None = None  # the script that it is told to be, of the same folder
 
 
 def execute(task: Task) -> Run:
@@ -85,8 +87,17 @@ def _executed(task: Task) -> Run:
     for way, file in task.files.items():
         _lay(root / way, file)
     orders = task.folder / "orders.json"
-    script = str(in_place(task.script.resolve(), Path.cwd().resolve(), place))
-    given = {"script": script, "out": str(task.folder), "scratch": str(root), "folder": str(place), **task.orders}
+    script, named = (
+        str(in_place(file.resolve(), Path.cwd().resolve(), place)) for file in (task.script, task.named or task.script)
+    )
+    given = {
+        "script": script,
+        "named": named,
+        "out": str(task.folder),
+        "scratch": str(root),
+        "folder": str(place),
+        **task.orders,
+    }
     orders.write_text(json.dumps(given))
     words = [str(TRACER), str(orders), *task.args]
     inherited = {name: value for name, value in os.environ.items() if name != "DL_COMM_REPLICATE"}
@@ -108,7 +119,8 @@ def _executed(task: Task) -> Run:
         hung = _wait(process, task)
     traces = tuple(read_trace(task.folder / f"rank{rank}.jsonl", rank) for rank in range(task.ranks))
     said = log.read_text(errors="replace")[-4000:]
-    written = _written(traces[0], root)
+    code = [file for file in {script, named} if Path(file).is_file()]  # copies of it show no numbers
+    written = {w: path for w, path in _written(traces[0], root).items() if not any(cmp(path, c, False) for c in code)}
     return Run(task.name, traces, process.returncode, hung, said, _texts(written), written)
 
 
@@ -208,4 +220,4 @@ def orders(steps: int, epoch_steps: int, **more: Any) -> dict[str, Any]:
     from dlrun.verify.tracer.recorder import Orders
 
     made = asdict(Orders("", "", "", "", steps, epoch_steps, **more))
-    return {name: value for name, value in made.items() if name not in ("script", "out", "scratch", "folder")}
+    return {name: value for name, value in made.items() if name not in ("script", "named", "out", "scratch", "folder")}

@@ -568,3 +568,28 @@ def test_a_row_that_has_a_name_is_serial_where_it_is_kept_and_counts_beside_othe
     assert ('"steps": dl.serial_steps(steps)' in ported.text) is serial
     assert "dl.serial_steps(v)" not in ported.text
     assert [doubt.why.partition(":")[0] for doubt in ported.doubts] == told
+
+
+BAR = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(48, 4), torch.randn(48, 1))
+loader, rest = DataLoader(data, 8), DataLoader(data, 12)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def bar(current, total):
+    if current == total - 1:
+        print("%d of %d" % (current + 1, total))
+for i, (x, y) in enumerate(loader):
+    loss = (model(x) - y).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    bar(i, len(loader))
+for i, (x, y) in enumerate(rest):
+    bar(i, len(rest))
+"""
+
+
+def test_a_bar_of_training_and_of_evaluation_is_not_scaled_in_half() -> None:
+    ported = port(BAR)
+    assert "% (current + 1, total)" in ported.text
+    assert {d.why.split(":")[0] for d in ported.doubts} == {"current", "total"}

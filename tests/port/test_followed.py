@@ -343,3 +343,39 @@ def test_weights_of_classes_that_follow_hits_are_doubted_only_where_nothing_make
     assert not [why for why in told if "weights" in why]
     ahead = RECALLED.replace("hit = ", "right *= 0.9\n        hit = ")  # forgets, and is no sum
     assert any("weights" in d.why for d in port(HEAD + ahead).doubts if d.danger == "high")
+
+
+FADED = """
+class Fade:
+    def __init__(self, first, last, steps): self.first, self.last, self.steps = first, last, steps
+    def __call__(self, step): return self.first + (self.last - self.first) * min(step / self.steps, 1.0)
+def train(net, loader, parts_of, fades):
+    opt, step = torch.optim.SGD(net.parameters(), lr=0.1), 0
+    for epoch in range(3):
+        for x, y in loader:
+            total = 0.0
+            for name, part in parts_of(net(x), y).items():
+                part = part.mean()
+                part *= fades[name](step)
+                total += part
+            opt.zero_grad()
+            total.backward()
+            opt.step()
+            if not step % every:
+                print("step", step)
+            step += 1
+every, net = 4, torch.nn.Linear(2, 3)
+parts = lambda out, y: {"data": (out - y).pow(2), "size": out.pow(2)}
+train(net, DataLoader(data, 4), parts, {"data": Fade(1, 1, 1), "size": Fade(1.0, 0.1, 24)})
+"""
+
+
+def test_weights_of_parts_of_a_loss_follow_the_serial_steps_in_a_loop_over_the_parts():
+    text = port(HEAD + FADED).text
+    assert "part *= fades[name](dl.serial_steps(step))" in text
+
+
+@pytest.mark.parametrize("fade", ["fading.linear", "fading.Fade(3)", "fading.Fade(3).at"])
+def test_weights_that_a_library_out_of_sight_makes_of_the_steps_are_told(fade):
+    source = "import fading\n" + HEAD + FADED.replace("fades[name](step)", f"{fade}(step)")
+    assert [d.why for d in port(source).doubts if d.danger == "high" and "weighs the loss by the steps" in d.why]

@@ -5,6 +5,7 @@ import torch
 from click.testing import CliRunner
 from projects import PROJECT, lay
 from running import ran, started
+from small import SERIAL
 
 from dlrun.cli.port import command
 from dlrun.errors import DlrunError
@@ -179,3 +180,14 @@ def test_the_outermost_package_is_the_last_one_with_an_init_file(tmp_path):
     assert home_of(tmp_path / "a/b/train.py", "from . import x").package == "a.b"
     (tmp_path / "a.c").mkdir()
     assert home_of(tmp_path / "a.c/train.py", "from . import x").package == "", "no name that python -m takes"
+
+
+def test_a_module_that_prints_is_quiet_on_other_ranks_where_modules_are_written_anyway(tmp_path):
+    """Without another change the port stays one file."""
+    shows = {"show.py": "def show(text):\n    print('shown', text)\n"}
+    main = PROJECT["train.py"].replace("from lab", "from show import show\nfrom lab", 1) + "\nshow(1)\n"
+    lay(tmp_path / "serial", {**PROJECT, **shows, "train.py": main})
+    written = {part.file: part.text for part in read_and_port(tmp_path / "serial" / "train.py").modules}
+    assert "print = dl.print" in written["show.py"]
+    lay(tmp_path / "alone", {**shows, "train.py": "from show import show\n" + SERIAL + "show(1)\n"})
+    assert not read_and_port(tmp_path / "alone" / "train.py").modules

@@ -155,3 +155,30 @@ def test_what_a_method_looks_for_is_made_in_turn():
 """
     text = _ported(f"import numpy as np\n{own}table = Table()\n")
     assert "        with dl.rank0_first():  # the others" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("data = mylib.memo('cache/x.pkl', make, 3)", "data = dl.rank0_first(mylib.memo)('cache/x.pkl', make, 3)"),
+        ("keep = mylib.Keeper(os.path.join(args.out, 'k'))", "keep = dl.rank0_first(mylib.Keeper)(os.path.join"),
+        ("data = mylib.read_fields('x.dat')", "data = mylib.read_fields('x.dat')"),  # it is there
+        ("keep = mylib.Keeper(3)", "keep = mylib.Keeper(3)"),
+    ],
+)
+def test_what_a_library_may_make_where_it_is_missing_is_made_by_rank_0_first(line, becomes):
+    assert f"\n{becomes}" in _ported(f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("use", "told"), [("size = os.path.getsize(path)", True), ("print(path)", False)], ids=["goes on", "is shown"]
+)
+def test_where_a_library_has_written_is_known_to_all_ranks_where_that_goes_on(use, told):
+    loop = (
+        LOOP.replace("for x", "for epoch in range(2):\n  for x")
+        .replace("    (", "      (")
+        .replace("    opt", "      opt")
+    )
+    save = f"  path = keep.save(model, 'out/model.bin')\n  {use}\n"
+    text = port(f"{IMPORTS}{HEAD}keep = mylib.keeper()\n{loop}{save}").text
+    assert ("path = dl.broadcast(dl.rank0(keep.save)(model, 'out/model.bin'))" in text) == told

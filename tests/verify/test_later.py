@@ -129,3 +129,18 @@ def test_what_is_evaluated_every_so_many_steps_comes_after_as_many_samples(after
     by_epochs = run(evaluating(8, 4, 8)), run(evaluating(4, 2, 4), evaluating(4, 2, 4))
     assert cadence(*by_epochs, 2) is None
     assert cadence(run(evaluating(8, 4, 8)), run(evaluating(8, 4, 8)), 2) is None  # what is not shared is told so
+
+
+@pytest.mark.parametrize(
+    ("every", "after", "fault"), [(8, 4, ""), (8, 8, "too-seldom"), (1, 1, "")], ids=["divided", "undivided", "each"]
+)
+def test_what_is_saved_every_so_many_steps_is_saved_after_as_many_samples(every: int, after: int, fault: str) -> None:
+    def saving(steps: int, k: int) -> list[Event]:
+        events = evaluating(steps)
+        for number in range(k, steps + 1, k):
+            at = next(i for i, e in enumerate(events) if e.kind == "step" and e["step"] == number)
+            events.insert(at + 1, event("file", "t.py:6", how="write", path=f"out/at{number}.pt", was=""))
+        return events
+
+    found = cadence(run(saving(24, every)), run(saving(12, after), evaluating(12)), 2)
+    assert (found.fault if found else "") == fault

@@ -307,3 +307,37 @@ def test_a_rate_that_is_set_behind_a_step_is_that_of_the_next(count, faults, pro
     text = port(BEHIND).text
     assert "dl.lr_scale(0.05 * min(1.0, (dl.serial_steps(step) + 1) / 12))" in text
     assert prove(text.replace("dl.serial_steps(step)", count), serial=BEHIND).faults == faults
+
+
+LOGGED = """import logging, os, shutil, sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(96, 4), torch.randn(96, 1))
+logging.basicConfig(filename=os.path.basename(__file__) + ".log", level=logging.INFO)
+logging.info(f"{sys.argv[0]} of {len(open(__file__).read())} characters")
+shutil.copy(__file__, "as_run.txt")
+def forever(loader):
+    while True:
+        yield from loader
+for hidden in (4, 8):
+    net = torch.nn.Sequential(torch.nn.Linear(4, hidden), torch.nn.Linear(hidden, 1))
+    loader = DataLoader(data, 8, shuffle=True)
+    batches, each = forever(loader), len(loader)
+    opt, total = torch.optim.SGD(net.parameters(), lr=0.01), 0.0
+    for i in range(2 * each):
+        x, y = next(batches)
+        loss = (net(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    print(hidden, total / (2 * each))
+"""
+
+
+def test_a_port_that_logs_its_name_and_trains_two_models_without_an_end_of_epochs_is_proved(prove) -> None:
+    verdict = prove(port(LOGGED).text, serial=LOGGED, shows=True, budget=600.0)
+    print(*verdict.checks, sep="\n")
+    assert verdict.faults == set()
+    assert next(check for check in verdict.checks if check.name == "every number").status == "passed"

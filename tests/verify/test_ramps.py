@@ -13,6 +13,7 @@ from dlrun.verify import Job
 from dlrun.verify.checks import ramps, rate
 from dlrun.verify.checks.iterations import turns
 from dlrun.verify.checks.lengths import other_length
+from dlrun.verify.checks.plateaus import plateaus
 from dlrun.verify.longer import STEPS, to_the_end
 from dlrun.verify.trace import Event, Run
 from dlrun.verify.tracer.conditions import TURNS
@@ -194,3 +195,31 @@ def test_a_schedule_of_steps_is_the_serial_one_of_which_n_steps_are_gone_through
     serial, ported = made([0.1] * 20 + [0.01] * 20, 1), made(rates, 2)
     check = other_length(serial, ported, 2.0, rate.NAME)
     assert (check.fault if check else "") == fault
+
+
+def drops(*rates: tuple[float, int], size: int = 100) -> list[Event]:
+    """Steps at each of these rates, so many, in epochs of so many."""
+    every = [lr for lr, count in rates for _ in range(count)]
+    begins = [event("epoch", epoch=i, loader=0, data=0, size=100) for i in range(0, len(every), size)]
+    events = [event("optimizer", optimizer=0, type="SGD", names=["w"], ids=[0]), event("trains", epoch=0)]
+    for i, lr in enumerate(every):
+        events += [begins[i // size], event("trains", epoch=i)] if i % size == 0 else []
+        events.append(step(i + 1, 1.0, lr=lr))
+    return events
+
+
+@pytest.mark.parametrize(
+    ("port", "fault"),
+    [
+        (drops((0.2, 8), (0.02, 4)), ""),
+        (drops((0.2, 10), (0.02, 2)), ""),  # within what is spared
+        (drops((0.2, 12)), "schedule-too-long"),
+        (drops((0.2, 4), (0.02, 8)), "schedule-too-short"),
+        (drops((0.2, 5)), ""),  # it has ended before
+        (drops((0.2, 3), (0.1, 9)), ""),  # another rate: not judged here
+        (drops((0.2, 12), size=4), ""),  # two epochs, each of which may have a step more
+    ],
+)
+def test_a_rate_that_drops_drops_after_as_many_samples(port, fault) -> None:
+    found = plateaus(run(drops((0.1, 16), (0.01, 8))), run(port, port), 2)
+    assert (found.fault if found else "") == fault

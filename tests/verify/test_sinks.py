@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import io
+import pickle
 from collections import deque
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from by_hand import event, run
 
 from dlrun.verify.checks.reached import unshown
-from dlrun.verify.tracer.files import _plain_numbers
+from dlrun.verify.tracer.files import _note_stored, _plain_numbers
 from dlrun.verify.tracer.sinks import marked, sinks
 
 SCRIPT = '''"""Trains."""
@@ -84,3 +88,32 @@ def test_of_what_is_saved_small_tensors_are_numbers_and_those_of_a_model_are_not
     expected = dict(zip(names, [3.0, 1.0, 0.0, 4.0, 0.5], strict=True))
     assert dict(_plain_numbers("", saved)) == expected | {"length of ['large']": 99.0}
     assert list(_plain_numbers("", torch.eye(2).to_sparse())) == []
+
+
+def test_what_is_shown_where_the_machine_has_more_devices_is_left_aside_and_what_else_is_done_is_not() -> None:
+    text = """import torch
+if torch.cuda.device_count() > 1 and args.multi:
+    print(torch.cuda.device_count())
+else:
+    print(model)
+if not torch.cuda.is_available():
+    print(device)
+if args.evaluate:
+    print(accuracy)
+else:
+    torch.save(model, "a.pt")
+if count() > 1:
+    print(count)
+"""
+    assert [sink.first for sink in sinks(ast.parse(text))] == [5, 11, 13]
+
+
+def test_what_pytorch_pickles_of_a_tensor_is_no_number_that_is_saved(monkeypatch) -> None:
+    noted: list[dict[str, float]] = []
+    note: Any = lambda kind, values: noted.append(values)  # noqa: E731
+    monkeypatch.setattr(pickle, "dump", pickle.dump)
+    monkeypatch.setattr(torch, "save", torch.save)
+    _note_stored(SimpleNamespace(inside=1, note=note))  # type: ignore[arg-type]
+    pickle.dumps([torch.ones(3)])
+    pickle.dump([torch.ones(2), 4], io.BytesIO())
+    assert [values["[1]"] for values in noted] == [4]

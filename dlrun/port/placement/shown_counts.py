@@ -27,8 +27,9 @@ class ShownCounts(MadeSerial):
         sink = self.sink
         if sink is None or node in self.run.shards.divided:
             return []
-        if isinstance(node, cst.Name) and self._at_times_serial(node):
-            return self._handed(node)
+        handed = [n for n in walk(node) if isinstance(n, cst.Name) and self._at_times_serial(n)]
+        if handed:
+            return [wrap for name in handed for wrap in self._handed(name)]
         how = "serial_index" if place.kind is Kind.INDEX else COUNTED.get(power(place), "")
         how = "" if place.at == "bent" else how
         plain = how == "serial_steps" or place == INDEX

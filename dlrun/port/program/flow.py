@@ -60,7 +60,7 @@ class Flow(Runs):
             held = self.classes(call.args[0].value)  # scaler.step(noam) runs noam.step()
             if run := [f for cls in held if (f := self.method(cls, "step")) is not None]:
                 return run
-        callable_ones = "__call__" in self.methods and isinstance(func, (cst.Name, cst.Attribute))
+        callable_ones = "__call__" in self.methods and isinstance(func, (cst.Name, cst.Attribute, cst.Subscript))
         called = self.classes(func) if callable_ones else ()
         if run := [f for cls in called if (f := self.method(cls, "__call__")) is not None]:
             return run

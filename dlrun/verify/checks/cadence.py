@@ -1,14 +1,18 @@
-"""Do ranks evaluate, and choose what to keep, after as many samples as the serial script?
+"""Do ranks evaluate, save, and choose what to keep, after as many samples as the serial script?
 
 What comes every k steps comes every k/n steps of n ranks, each of which takes n times the samples.
 """
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.verdict import Check, failed
 
 NAME = "cadence"
+DIGITS = re.compile(r"\d+")
 LEAST = 2  # evaluations of the serial script, so that they come again and again
 
 
@@ -20,17 +24,20 @@ def cadence(serial: Run, run: Run, fewer: int) -> Check | None:
     """
     if fewer == 1 or _epochs_are_as_long(serial, run):
         return None
-    for kind in ("epoch", "choice"):
-        before, now = (_after(each.root, kind) for each in (serial, run))
-        steps = list(now)
-        if len(before) >= LEAST and steps and steps[-1] >= 2 * fewer and steps == list(before)[: len(steps)]:
-            what = "what is evaluated" if kind == "epoch" else f"`{now[steps[-1]]['what']}`"
+    serially, mine = (_after(each.root) for each in (serial, run))
+    for what, before in serially.items():
+        now = mine.get(what, {})
+        steps, every = list(now), list(before) == list(range(1, len(before) + 1))
+        if len(before) < LEAST or every or not steps:
+            continue
+        if steps[-1] >= 2 * fewer and steps == list(before)[: len(steps)]:
+            last = now[steps[-1]]
             finding = (
-                f"{what} comes after {', '.join(map(str, steps[:3]))} steps of {len(run.traces)} ranks, as of the "
+                f"{what or '`' + last['what'] + '`'} comes after {', '.join(map(str, steps[:3]))} steps of "
+                f"{len(run.traces)} ranks, as of the serial script: {fewer} times the samples lie between"
             )
-            finding += f"serial script: {fewer} times the samples lie between"
             todo = "let it come as often: if step % dl.steps(k) == 0"
-            return failed(NAME, finding, todo, "too-seldom", where=now[steps[-1]].at)
+            return failed(NAME, finding, todo, "too-seldom", where=last.at)
     return None
 
 
@@ -41,16 +48,24 @@ def _epochs_are_as_long(serial: Run, run: Run) -> bool:
     return len(sizes) == 2 and sizes[0] == sizes[1]
 
 
-def _after(trace: Trace, kind: str) -> dict[int, Event]:
-    """Return the first events of a kind after a number of steps, by that number: of passes, those that train nothing.
+def _after(trace: Trace) -> dict[str, dict[int, Event]]:
+    """Return the first events after a number of steps, by that number: evaluations, choices, and files by their name.
 
     What comes before the first step is left aside.
     """
     training = {event["epoch"] for event in trace.all("trains")}
-    found: dict[int, Event] = {}
+    found: dict[str, dict[int, Event]] = {}
     made = 0
     for event in trace.events:
         made += event.kind == "step" and event["optimizer"] == 0
-        if event.kind == kind and made and not (kind == "epoch" and event["epoch"] in training):
-            found.setdefault(made, event)
+        if made and (what := _what(event, training)) is not None:
+            found.setdefault(what, {}).setdefault(made, event)
     return found
+
+
+def _what(event: Event, training: set[int]) -> str | None:
+    if event.kind == "epoch" and event["epoch"] not in training:
+        return "what is evaluated"
+    if event.kind == "file" and event["how"] == "write":
+        return f"what is written into {DIGITS.sub('#', Path(event['path']).name)}"
+    return "" if event.kind == "choice" else None

@@ -50,11 +50,11 @@ def main(arguments: list[str]) -> None:
     script = Path(orders.script)
     with tokenize.open(script) as file:
         text = file.read()
-    home = home_of(script, text)
+    home, named = home_of(script, text), orders.named or orders.script
     module = ModuleType("__main__")
-    module.__dict__.update({"__file__": str(script), conditions.WATCH: conditions.watch(recorder)})
+    module.__dict__.update({"__file__": named, conditions.WATCH: conditions.watch(recorder)})
     sys.modules["__main__"] = module
-    sys.argv = [str(script), *arguments[1:]]
+    sys.argv = [named, *arguments[1:]]
     sys.path[0] = str(home.folder)
     code = conditions.watched(text, str(script), bool(orders.few))
     recorder.note("sites", file=script.name, calls=sites.sites(text))

@@ -82,8 +82,13 @@ def _follow_dump(recorder: Recorder, module: ModuleType) -> None:
 
 
 def _noting(recorder: Recorder, save: Callable[..., Any]) -> Callable[..., Any]:
+    torch = sys.modules.get("torch")
+    own = str(Path(torch.__file__).parent) + os.sep if torch and torch.__file__ else ""
+
     @functools.wraps(save)
     def noted(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if own and sys._getframe(1).f_code.co_filename.startswith(own):  # PyTorch pickles a tensor
+            return save(obj, *args, **kwargs)
         if found := dict(islice(_plain_numbers("", obj), MOST)):
             recorder.note("stored", values=found)
         if not recorder.inside and (statistics := recorder.statistics()):

@@ -245,6 +245,8 @@ def _making(loaders: Loaders) -> Any:
             init(self, dataset, **given)
         if own and recorder.orders.few:
             loaders.shorten(self, made)
+            if recorder.steps:  # the last batch before it is another one on each rank
+                seed_for(recorder, -1 - made)
 
     return __init__
 

@@ -34,6 +34,7 @@ class Orders:
     folder: str  # the working folder of the run, in there, with links above it, too
     steps: int  # optimizer steps after which the script is stopped
     epoch_steps: int  # steps after which an epoch over a DataLoader is cut short, so that its end is seen too
+    named: str = ""  # as which file the script is to know itself: the serial one, as logs and files may have its name
     framework: str = "torch"  # or "tensorflow", which is Keras, too
     seed: int | None = None  # seeds what the script does not seed
     seed_by_rank: bool = False  # ... with seed + rank, as unseeded ranks would differ

@@ -54,7 +54,10 @@ def _with_mark(statement: ast.stmt, lines: set[int], watch: str, kind: str) -> I
 def _below(node: ast.AST, used: set[str]) -> Iterator[Sink]:
     for child in ast.iter_child_nodes(node):
         uncalled = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) and _is_uncalled(child, node, used)
-        if uncalled or isinstance(child, ast.ExceptHandler) or _is_switched(child) or _fails(child):
+        if uncalled or isinstance(child, ast.ExceptHandler) or _fails(child):
+            continue
+        if isinstance(child, ast.If) and _is_switched(child.test):
+            yield from _below(ast.Module(child.orelse, []), used)
             continue
         if isinstance(child, ast.stmt) and not hasattr(child, "body"):
             names = [name for n in ast.walk(child) if isinstance(n, ast.Call) and (name := _sink(n))]
@@ -87,13 +90,23 @@ def _is_constant(call: ast.Call) -> bool:
     return all(isinstance(argument, ast.Constant) for argument in call.args)
 
 
-def _is_switched(node: ast.AST) -> bool:
-    """Whether a condition is made of names and attributes alone, as an option is."""
-    return isinstance(node, ast.If) and all(
-        isinstance(n, (ast.Attribute, ast.Load, ast.Not, ast.UnaryOp, ast.BoolOp, ast.And))
-        or (isinstance(n, ast.Name) and n.id != "self")
-        for n in ast.walk(node.test)
+def _is_switched(test: ast.expr) -> bool:
+    """Whether a condition is made of names and attributes alone, as an option is, or of what the machine has."""
+    if isinstance(test, ast.BoolOp):
+        return all(map(_is_switched, test.values))
+    if isinstance(test, ast.UnaryOp):
+        return _is_switched(test.operand)
+    if isinstance(test, ast.Compare):
+        return _asks_machine(test.left) and all(isinstance(c, ast.Constant) for c in test.comparators)
+    plain = all(
+        isinstance(n, (ast.Attribute, ast.Load)) or (isinstance(n, ast.Name) and n.id != "self") for n in ast.walk(test)
     )
+    return plain or _asks_machine(test)
+
+
+def _asks_machine(node: ast.expr) -> bool:
+    """Whether ``node`` is how many devices there are, or whether there are any."""
+    return isinstance(node, ast.Call) and not node.args and callee(node) in ("device_count", "is_available")
 
 
 def _fails(node: ast.AST) -> bool:

@@ -192,19 +192,26 @@ def innermost(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
 
 
 def each_update(
-    facts: Facts, node: cst.CSTNode, depth: int = _DEPTH, which: Callable[[Iterable[bool]], bool] = all
+    facts: Facts,
+    node: cst.CSTNode,
+    depth: int = _DEPTH,
+    which: Callable[[Iterable[bool]], bool] = all,
+    often: bool = False,
 ) -> bool:
     """Tell whether ``node`` runs once with every batch: in the loop over them, or in a function called there.
 
-    Of the calls of the function ``all`` are there, or, for ``any``, one is.
+    Of the calls of the function ``all`` are there, or, for ``any``, one is. ``often``: it may run more than once.
     """
     around = innermost(facts, node)
-    while isinstance(around, cst.For) and facts.flow.runs_each(around):  # for handler in handlers: handler(step)
+    while isinstance(around, cst.For) and (
+        facts.flow.runs_each(around)  # for handler in handlers: handler(step)
+        or (often and around not in facts.loops)  # for name, part in losses.items(): part *= weights[name](step)
+    ):
         around = innermost(facts, around)
     if isinstance(around, (cst.For, cst.While)):
         return around in facts.loops and takes_batches(facts, around)
     calls = callers(facts, around) if around is not None and depth else []
-    return bool(calls) and which(each_update(facts, call, depth - 1, which) for call in calls)
+    return bool(calls) and which(each_update(facts, call, depth - 1, which, often) for call in calls)
 
 
 def callers(facts: ScriptFacts, function: cst.CSTNode) -> list[cst.Call]:

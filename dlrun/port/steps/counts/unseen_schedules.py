@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.program.script import argument, calls_method
-from dlrun.port.steps.counts.counters import each_update
+from dlrun.port.program.script import argument, calls_method, walk
+from dlrun.port.steps.counts.counters import attributes, counters, each_update, tells
 from dlrun.port.steps.counts.moving import FROM, LIBRARIES
 from dlrun.port.steps.counts.schedulers import COUNTS
 
 _STEPS = re.compile(r"^(step|update|anneal|dampen(ing)?)(_\w+)?$|^(on_)?(train_)?batch_end$|^after_\w*(step|batch)$")
+_SEEN = ("builtins.", "math.", "numpy.", "torch.")
 _KNOWN = ("optimizer", "module", "scaler", "writer", "loss", "loader", "env")
 _COUNTING = re.compile(r"step|every|after|start|warm|period|interval|num_", re.IGNORECASE)  # arguments of averages
 
@@ -42,6 +43,30 @@ def torch(facts: Facts) -> Iterator[Doubt]:
                 "it multiplies",
                 name="counts-steps",
             )
+
+
+def weighing(facts: Facts, weights: Iterable[cst.BaseExpression], known: Set[cst.CSTNode]) -> Iterator[Doubt]:
+    """Yield a doubt where what a library makes of the steps so far is one of the loss's ``weights``: ``beta.at(step)``.
+
+    Counts that are ``known`` to be serial, or divided, are left out.
+    """
+    counted = tells(facts, {*counters(facts), *attributes(facts)})
+    for call in (n for value in weights for n in walk(value) if isinstance(n, cst.Call)):
+        name = facts.script.name_of(call.func)
+        if name.startswith(_SEEN) or facts.flow.targets(call) or facts.flow.definitions(call.func):
+            continue
+        given = [n for arg in call.args for n in walk(arg.value)]
+        step = next((facts.script.code(n) for n in given if counted(n)), "")
+        if step and known.isdisjoint(given):
+            text = facts.script.code(call.func)
+            yield Doubt(
+                call,
+                f"{text}() is out of sight, and weighs the loss by the steps so far, of which n ranks take 1/n",
+                "high",
+                f"{facts.alias}.serial_steps({step}), if it counts the serial script's steps",
+                name="counts-steps",
+            )
+            return
 
 
 def _is_unknown(facts: Facts, made: cst.Call) -> bool:

@@ -19,7 +19,7 @@ from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
-from dlrun.port.steps.counts import decays, steps
+from dlrun.port.steps.counts import decays, steps, unseen_schedules
 from dlrun.port.steps.counts.counters import attributes, counters, each_update, is_one, passes, tells
 from dlrun.port.steps.counts.counts import is_length_of_share
 from dlrun.port.steps.counts.update_counts import steps_so_far
@@ -57,6 +57,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         followed = made_serial(facts, divided)
         for read in followed:
             yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
+        yield from unseen_schedules.weighing(facts, weights(facts), {*divided, *followed})
         yield from rate_tables.kept_inside(facts, followed)
         yield from list(phases.torch(facts, followed))[:3]
         yield from _paced(facts)
@@ -138,10 +139,13 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
         named = (dotted(loop.target) == dotted(node) and facts.script.inside(node, loop.body) for loop in turns)
         return counted(node) or (isinstance(node, cst.Name) and any(named))
 
+    def of_batch(node: cst.CSTNode) -> bool:
+        return isinstance(node, cst.Name) and facts.local(node) and not reads(node)
+
     weighing = set(weights(facts))
     for value in dict.fromkeys((*weighing, *steered(facts))):
         alike = [v for v in _returned(facts, value) if not facts.local(v)]
-        made = computed(facts.flow, alike, reads) if alike else None
+        made = computed(facts.flow, alike, reads, of_batch) if alike else None
         if made is None or not done.isdisjoint(made.nodes) or any(is_length_of_share(facts, n) for n in made.nodes):
             continue
         if any(isinstance(n, cst.Name) and n.value in sharded for n in made.nodes):
@@ -220,7 +224,7 @@ def weights(facts: Facts) -> Iterator[cst.BaseExpression]:
             case cst.AugAssign(operator=cst.MultiplyAssign() | cst.DivideAssign()):
                 sides = [(node.value, node.target)]
         sides = [(weight, part) for weight, part in sides if facts.local(part)]
-        if sides and each_update(facts, node, which=any):
+        if sides and each_update(facts, node, which=any, often=True):
             yield from (weight for weight, part in sides if not shown.of(part))
 
 
@@ -235,7 +239,7 @@ def steered(facts: Facts) -> Iterator[cst.BaseExpression]:
                 yield from (arg.value for arg in node.args)
             case cst.Assign(targets=[cst.AssignTarget(target=cst.Attribute(value=owner))]):  # drop.p, model.beta
                 yield from [node.value] if facts.kinds.of(owner) in ("module", "loss") else []
-            case cst.Call() if facts.kinds.of(node.func) in ("module", "loss") and each_update(facts, node):
+            case cst.Call() if facts.kinds.of(node.func) in ("module", "loss") and each_update(facts, node, often=True):
                 yield from (arg.value for arg in node.args)
             case cst.Call() if plain(facts.script.name_of(node.func)).startswith(_TAKES):
                 yield from (arg.value for arg in node.args)

@@ -40,6 +40,7 @@ _BARS = (
 )
 _FILMS = re.compile(r"^(gym|gymnasium)\.(\w+\.)*(RecordVideo(V0)?|Monitor)$")
 # What fails where the folder is there already, and what does not.
+_WHERE = "rank 0 alone has written: it tells the others where"
 _NEW = {"tensorflow.io.gfile.mkdir": "makedirs", "tensorflow.gfile.MkDir": "MakeDirs"}
 _HUBS = re.compile(
     r"^(torchvision\.datasets\.[\w?]+|torchaudio\.datasets\.\w+|torchtext\.datasets\.\w+|torch\.hub\.load(_state_dict_from_url)?|"
@@ -90,8 +91,7 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         why = "rank 0 runs this command, and no other" if runs else "rank 0 writes"
         yield Edit(call.func, why, lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         if ANSWERS.search(name) and goes_on(facts.script, call) and not downloads.is_apart(facts, call, ()):
-            where = "rank 0 alone has written: it tells the others where"
-            yield Edit(call, where, lambda c: expression("torch/same", {"value": c}, dl=dl))
+            yield Edit(call, _WHERE, lambda c: expression("torch/same", {"value": c}, dl=dl))
         if downloads.before_listing(facts, call, name) or commands.waited_for(facts, call, name):
             left = "what it leaves is there for all" if runs else "what was removed no rank lists any more"
             lines = statements("torch/barrier", dl=dl, why=left)
@@ -157,8 +157,13 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
             "rank 0 writes" if alone else "rank 0 writes, then the others",
             lambda f: expression(how, {"call": f}, dl=dl),
         )
+        if alone and goes_on(facts.script, call) and not downloads.is_apart(facts, call, ()):
+            yield Edit(call, _WHERE, lambda c: expression("torch/same", {"value": c}, dl=dl))
     elif _fetches(facts, call, name):
         why = "rank 0 downloads, the others wait and read"
+        yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
+    elif unseen_files.may_make(facts, call, name) and not downloads.is_apart(facts, call):
+        why = "rank 0 first: it may make what the others find"
         yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
     else:
         yield from _folders(facts, call, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import libcst as cst
 
@@ -26,6 +27,13 @@ _PREPARING = re.compile(r"^(torch_geometric|dgl|ogb|paddle\w*|spektral|deepchem)
 _PATH = re.compile(r"^[\w./~$?{}:\\ -]*(/|\.\w{1,8}$)[\w./~$?{}:\\ -]*$")
 _NO_FILES = re.compile(
     r"^(builtins|os|sys|logging|argparse|pathlib|shutil|time|json|re|random|math|warnings|subprocess)(\.|$)"
+)
+# Libraries of which it is known what they write, here or in the tables of ``writes``, ``downloads`` and ``opens``.
+_KNOWN = re.compile(
+    r"^(torch\w*|tensor\w+|tf_\w+|keras\w*|jax|flax|numpy|scipy|pandas|sklearn|skimage|PIL|cv2|imageio|matplotlib|seaborn|"
+    r"plotly|h5py|zarr|xarray|netCDF4|yaml|tqdm|rich|loguru|wandb|mlflow|comet_ml|neptune|aim|swanlab|dvclive|visdom|"
+    r"transformers|datasets|tokenizers|timm|gym|gymnasium|nltk|spacy|omegaconf|hydra|absl|fire|click|typer|dotenv|"
+    r"joblib|dill|cloudpickle|lightning\w*|ignite|fastai|mpi4py|dl_comm|horovod)(\.|$)"
 )
 _READING = re.compile(r"(^|_)(from|load|read|open|restore|parse)(_|$)", re.IGNORECASE)
 
@@ -80,6 +88,14 @@ def prepares(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
         return dotted(fetched) != "False"
     kept = any(argument(call, word) is not None for word in _KEPT_IN)
     return bool(_DATA.search(name)) and (kept or bool(_PREPARING.search(name)))
+
+
+def may_make(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
+    """Tell whether ``call``, of a library out of sight that is given a path, may make what is missing there."""
+    top, what = name.partition(".")[0], name.rpartition(".")[2]
+    if not top or top in sys.stdlib_module_names or _KNOWN.search(name) or _READING.search(what):
+        return False
+    return not _NO_FILES.search(name) and _is_foreign(facts, call) and any(is_path(facts, a.value) for a in call.args)
 
 
 def may_read(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
