@@ -16,6 +16,8 @@ SCRIPTS = (
     "numbers_in_objects.py",
     "numbers_of_iterations.py",
     "numbers_of_samples.py",
+    "numbers_in_structures.py",
+    "numbers_of_positions.py",
 )
 
 

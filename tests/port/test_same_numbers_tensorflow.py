@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from running import rounded, started
 
-from dlrun.port import port
+from dlrun.port import Options, port
 
 if find_spec("tensorflow") is None:
     pytest.skip("TensorFlow is not installed: nox -s keras3 runs these", allow_module_level=True)
@@ -37,6 +37,19 @@ def test_ranks_show_the_serial_numbers(script, ranks, tmp_path) -> None:
     (tmp_path / "dist.py").write_text(port(source.read_text()).text)
     shown = started(tmp_path, [str(source)], **QUIET)
     on_ranks = started(tmp_path, ["dist.py"], ranks=ranks, **QUIET)
+    assert len(shown.splitlines()) > 8
+    for serial, mine in zip(shown.splitlines(), on_ranks.splitlines(), strict=True):
+        assert rounded(mine) == rounded(serial)
+
+
+@pytest.mark.parametrize("batch", ["local", "global"])
+def test_windows_are_those_of_the_serial_script(batch, tmp_path) -> None:
+    source = Path(__file__).with_name("numbers_of_windows_tensorflow.py")
+    ported = port(source.read_text(), Options(batch=batch))
+    assert {doubt.name for doubt in ported.doubts} <= {"rate-may-not-suit"}
+    (tmp_path / "dist.py").write_text(ported.text)
+    shown = started(tmp_path, [str(source)], **QUIET)
+    on_ranks = started(tmp_path, ["dist.py"], ranks=2, **QUIET)
     assert len(shown.splitlines()) > 8
     for serial, mine in zip(shown.splitlines(), on_ranks.splitlines(), strict=True):
         assert rounded(mine) == rounded(serial)

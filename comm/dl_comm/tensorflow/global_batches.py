@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
+from types import MethodType
 from typing import Any
 
 import tensorflow as tf
@@ -20,8 +21,14 @@ def _weight() -> Any:
     return tf.Variable(1.0, trainable=False, dtype=tf.float64)
 
 
+_REBATCHES = ("batch", "padded_batch", "ragged_batch", "rebatch", "unbatch", "window", "flat_map", "interleave")
+
+
 class GlobalBatches:
     """This rank's part of every batch of a data set, a generator or another iterable; attributes are the iterable's.
+
+    So are methods; a data set that one returns, ``enumerate()``, is cut into parts likewise. One that makes other
+    batches raises TypeError: it belongs before the share.
 
     Parts differ by one sample where n does not divide a batch. With ``weighted``, while a part is worked on, what
     ``gradients`` averages counts by its samples: the mean over the ranks is that over the batch.
@@ -35,7 +42,16 @@ class GlobalBatches:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._batches, name)
+        found = getattr(self._batches, name)
+        return partial(self._of_method, found, name) if isinstance(found, MethodType) else found
+
+    def _of_method(self, method: MethodType, name: str, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self._batches, tf.data.Dataset) and name in _REBATCHES:
+            raise TypeError(f"{name}() makes other batches of what is shared already: shard what it returns")
+        made = method(*args, **kwargs)
+        if not isinstance(made, tf.data.Dataset):
+            return made
+        return GlobalBatches(made, self._rank, self._n, self._weight is not None)
 
     def __len__(self) -> int:
         return len(self._batches)

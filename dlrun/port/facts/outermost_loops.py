@@ -147,7 +147,8 @@ class Tops:
         owner = script.class_of(function) if isinstance(function, cst.FunctionDef) else None
         if owner is not None:
             for (cls, attribute), bindings in script.attributes.items():
-                before = cls is owner and not all(script.inside(b.node, loop) for b in bindings)
+                further_in = (script.inside(b.node, loop) or script.function_of(b.node) in inner[1:] for b in bindings)
+                before = cls is owner and not all(further_in)
                 if before and bindings[0].value is not None:
                     made = self._use_of(owner, attribute) or bindings[0].value
                     candidates.append((f"self.{attribute}", made))

@@ -233,8 +233,12 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         yield from script_schedules.tensorflow(facts, done)
         yield from hooks.tensorflow(facts, done)
         return
-    for node, why in sessions.divided(facts):
-        if node not in done:
+    found = list(sessions.divided(facts))
+    for node, why in found:
+        within = any(
+            part is not node and facts.script.inside(part, node) for part, _ in found
+        )  # len(ds) of len(ds) - 1
+        if node not in done and not within:
             done.add(node)
             yield Edit(node, why, partial(_divided, facts.alias))
     yield from sessions.resumed(facts)

@@ -49,7 +49,7 @@ class MadeSerial(Wraps):
         place = self.place(node)
         if isinstance(node, cst.FormattedStringExpression) and node.format_spec:
             self.formatted.add(node.expression)
-        if isinstance(node, (cst.GeneratorExp, cst.ListComp)) and shown and _goes_through_literal(node):
+        if isinstance(node, (cst.GeneratorExp, cst.ListComp)) and shown and self._goes_through_literal(node):
             return self.wraps_inside(node.for_in.iter, True, SAME)  # each where it is written
         if isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.DictComp)) and shown:
             lost = [n for n in (node, node.for_in.iter) if self.place(n).kind in (Kind.UNKNOWN, Kind.MIX)]
@@ -67,8 +67,8 @@ class MadeSerial(Wraps):
         if shown and not computed and any(value.name == "row" for value in self.run.seen.get(node, ())):
             self.lost.append(node)  # counts beside others
             return None
-        made = any(node in value.texts for value in self.run.seen.get(node, ()))  # "at %s" % total
-        if isinstance(node, cst.BaseExpression) and not (made and computed and place.kind in _SUMMED):
+        text = any(value.texts for value in self.run.seen.get(node, ()))  # "at %s" % total
+        if isinstance(node, cst.BaseExpression) and not (text and place.kind in _SUMMED):
             if place.kind in (Kind.COUNT, Kind.INDEX) or place.counts:
                 made = isinstance(node, (cst.Name, cst.Attribute, cst.Subscript, cst.Call))
                 texts = self._texts_of(node) if shown and made else []
@@ -274,13 +274,14 @@ class MadeSerial(Wraps):
             return [each] if alike and not node.for_in.ifs and node.for_in.inner_for_in is None else []
         return [c for c in children(node) if isinstance(c, (cst.BaseExpression, *COMPUTES))]
 
+    def _goes_through_literal(self, node: cst.GeneratorExp | cst.ListComp) -> bool:
+        """Tell whether a comprehension makes a text or number of each of several entries: ``for e in (step, loss)``."""
+        loop = node.for_in
+        if not isinstance(loop.iter, (cst.Tuple, cst.List)) or not isinstance(loop.target, cst.Name):
+            return False
+        kinds = {self.place(element.value).kind for element in loop.iter.elements}
+        return kinds != {Kind.ENTRY} and not loop.ifs and loop.inner_for_in is None
+
     def count(self, node: cst.BaseExpression, place: Place) -> list[Wrap]:
         """Return what makes a count serial where it is shown; see ``counts``."""
         raise NotImplementedError
-
-
-def _goes_through_literal(node: cst.GeneratorExp | cst.ListComp) -> bool:
-    """Tell whether a comprehension makes one text or number of each entry that is written out: ``for e in (a, b)``."""
-    loop = node.for_in
-    written = isinstance(loop.iter, (cst.Tuple, cst.List)) and isinstance(loop.target, cst.Name)
-    return written and not loop.ifs and loop.inner_for_in is None

@@ -87,6 +87,7 @@ class Quotient:
 
 
 SAME, ENTRY, COUNT, INDEX = Place(), Place(Kind.ENTRY), Place(Kind.COUNT), Place(Kind.INDEX)
+SO_FAR = Place(Kind.ENTRY, adds=frozenset({"earlier"}))  # the mean over the entries that this rank has kept
 BENT_COUNT = Place(Kind.COUNT, at="bent")
 MIXED = Place(Kind.COUNT, at="mixed")  # made of counts: alike on all ranks, and not n times as much serially
 AT_TIMES, WRAPPED = frozenset({"at times"}), frozenset({"wrapped"})

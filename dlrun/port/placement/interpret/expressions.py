@@ -465,6 +465,7 @@ class Expressions(Machine):
 
     def grows(self, held: Place, entry: Place, scalar: bool | None = True) -> Place:
         """Return the placement of what grew by an entry that is placed so."""
+        entry = SAME if self.shards.parts and entry.counts else entry  # all ranks run every serial iteration
         if not self.shards.parts or held.kind is not Kind.RUN or entry.kind not in (Kind.ENTRY, *UNIFORM):
             return _grow(held, entry)
         how = parts.added(entry, False)

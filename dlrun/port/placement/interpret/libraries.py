@@ -37,6 +37,7 @@ from dlrun.port.placement.values import (
     NOTHING,
     RATIO,
     SAME,
+    SO_FAR,
     UNIFORM,
     Kind,
     Place,
@@ -253,7 +254,7 @@ class Libraries(Classes):
         if grown:
             held = (self.state or {})[grown[0]].place
             if row is Row.MEAN:
-                return Value(parts.of_each(held.adds) if self.shards.parts else ENTRY, scalar=True)
+                return Value(parts.of_each(held.adds) if self.shards.parts else SO_FAR, scalar=True)
             if row is Row.SUM:
                 return Value(Place(Kind.RUN, held.at, held.adds), scalar=True)
             if self.shards.parts and not held.adds <= {"samples", "reset", "some"}:
@@ -273,6 +274,9 @@ class Libraries(Classes):
                         return Value(replace(run.place, adds=frozenset({"same"})), scalar=True)
                 if run.place.kind is Kind.RUN and run.place.adds == {"fires"} and other.place.kind is Kind.SAME:
                     return Value(run.place, scalar=True)  # held within bounds
+                carried = run.place.untouched or run.place.kind is Kind.EXTREME
+                if other.place == SO_FAR and (carried or (self.cadenced and run.place == SAME)):
+                    return self._extreme_of_means(run, other, node, 1 - i)
                 goes_on = run.place.kind is Kind.EXTREME and run.place.adds == {row.name.lower()}
                 if (run.place.untouched or goes_on) and self.content(other).kind in (Kind.ENTRY, Kind.SAME):
                     return Value(Place(Kind.EXTREME, run.place.at, frozenset({row.name.lower()})), scalar=True)
@@ -295,6 +299,13 @@ class Libraries(Classes):
         if place.kind is Kind.MIX and len(args) == 1 and (one := self.one_run(first)) is not None and row is Row.SUM:
             place = one
         return Value(place, scalar=True if whole else None, reduced=reduced)
+
+    def _extreme_of_means(self, run: Value, mean: Value, node: cst.CSTNode, at: int) -> Value:
+        """Return the extreme so far of means so far: of all ranks' where these come together, else unknown."""
+        given = [a.value for a in node.args] if isinstance(node, cst.Call) else []
+        if self.cadenced and len(given) == 2 and self.force(given[at], mean).place == SAME:
+            return run if run.place == SAME else run.at(Place(Kind.RUN, run.place.at, frozenset({"fires"})))
+        return Value(unknown(node, "it is the extreme of means over what this rank has kept so far"), scalar=True)
 
     def _method_call(self, method: Method, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         receiver, name = method.receiver, method.name
@@ -489,8 +500,10 @@ class Libraries(Classes):
             if name in ("reset_state", "reset_states", "reset"):
                 self.write((ref, CONTENT), Value(zero=True))
             elif name in ("update_state", "update", "__call__", "forward"):
-                held = self.read((ref, CONTENT)) or Value(zero=True)
-                self.write((ref, CONTENT), Value(self.added(held, combine(self.content(g) for g in given), node)))
+                held, entry = self.read((ref, CONTENT)) or Value(zero=True), combine(self.content(g) for g in given)
+                if self.shards.parts and entry == ENTRY and rules.is_sum(ref.name) and not any(g.scalar for g in given):
+                    entry = self.of_episode(parts.SUMMED)  # over the samples
+                self.write((ref, CONTENT), Value(self.added(held, entry, node)))
         if name in ("update_state", "update", "reset_state", "reset_states", "reset"):
             return ANY
         held_now = joined(self.read((ref, CONTENT)) or ANY for ref in owners)

@@ -251,12 +251,13 @@ class Statements(Loops):
     def _renewed(self, at: Location, value: Value, source: cst.BaseExpression | None) -> bool:
         """Set back the object that a location holds, where it gets a new one of its class: ``meter = Meter()``."""
         state, made = self.state or {}, next(iter(value.refs), None)
-        known = isinstance(made, Obj) and made.kind == "instance" and made.cls is not None and made.site is source
-        if self.loop is None or not known or len(value.refs) != 1 or not isinstance(made, Obj):
+        if self.loop is None or not isinstance(made, Obj) or len(value.refs) != 1 or made.site is not source:
             return False
         olds = [ref for ref in state.get(at, ANY).refs if ref is not made]
         old = olds[0] if len(olds) == 1 else None
-        if not isinstance(old, Obj) or old.cls is not made.cls or not any(map(self._goes_on, self._held_by(old))):
+        alike = isinstance(old, Obj) and (old.kind, old.cls, old.name) == (made.kind, made.cls, made.name)
+        known = made.cls is not None if made.kind == "instance" else made.kind == "foreign" and bool(made.name)
+        if not isinstance(old, Obj) or not (alike and known):
             return False
         if any(where != at and ref in held.refs for where, held in state.items() for ref in (old, made)):
             return False
@@ -265,12 +266,6 @@ class Statements(Loops):
             if not self._emptied((old, name), held, site):
                 self.write((old, name), held)
         return True
-
-    def _held_by(self, owner: Obj) -> list[Value]:
-        """Return what the fields of an object hold, and what has been added to its lists."""
-        held = [value for _, value in self.fields(owner)]
-        grown = [(self.state or {}).get((ref, GROWN)) for value in held for ref in value.refs if isinstance(ref, Obj)]
-        return held + [value for value in grown if value is not None]
 
     @staticmethod
     def _goes_on(held: Value | None) -> bool:
