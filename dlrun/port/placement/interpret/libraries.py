@@ -547,7 +547,8 @@ class Libraries(Classes):
         const = value.const if isinstance(value.const, (int, float)) else NOTHING
         zero = value.zero or self._zero(value)
         if arrays(value) and place.kind is Kind.SAME and not number:
-            return self.array(Value(place, zero=zero, scalar=scalar, reduced=self.serial(value)), node)
+            held = Value(place, zero=zero, scalar=scalar, reduced=self.serial(value))
+            return self.array(held, node, self.script.name_of(node.func))
         text = ("number" if number else "list" if name == "tolist" else "") if place.kind is Kind.ENTRY else ""
         text = value.name if self.shards.parts and value.name in parts.NAMES else text
         if number and text == parts.FOREIGN and not self.shards.episodes and self.recording:
