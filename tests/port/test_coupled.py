@@ -84,3 +84,47 @@ def test_how_the_samples_of_a_batch_are_spread_is_told() -> None:
 )
 def test_what_belongs_to_one_sample_or_to_the_weights_is_not_told(loss) -> None:
     assert not told(loss, ATTENTION)
+
+
+RELATIVE = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(96, 4)), batch_size=8)
+net = torch.nn.Linear(4, 1)
+crit = torch.nn.BCEWithLogitsLoss()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for (x,) in loader:
+    real, fake = net(x), net(-x)
+    loss = LOSS
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "crit(real - fake.mean(0, keepdim=True), torch.ones(len(x), 1))",
+        "(crit(real - fake.mean(), torch.ones(len(x), 1)) + crit(fake - real.mean(), torch.zeros(len(x), 1))) / 2",
+        "torch.relu(1 - (real - fake.mean())).mean()",
+        "torch.nn.functional.mse_loss(real.mean(0), fake.mean(0))",
+        "crit(real - real.mean(0), torch.ones(len(x), 1)) if len(loader) > 5 else crit(real, torch.ones(len(x), 1))",
+    ],
+)
+def test_a_loss_that_is_made_of_means_over_a_part_of_the_batch_is_doubted(loss) -> None:
+    doubts = port(RELATIVE.replace("LOSS", loss), Options(batch="global")).doubts
+    assert [doubt.name for doubt in doubts] == ["coupled-samples"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "crit(real - fake, torch.ones(len(x), 1))",
+        "0.5 * torch.mean((torch.log(real) - torch.log(1 - fake)) ** 2)",
+        "torch.relu(1 - real).mean() + torch.relu(1 + fake).mean()",
+        "(real.mean(1) - 1).pow(2).mean()",
+    ],
+)
+def test_a_loss_of_single_samples_is_none_of_means(loss) -> None:
+    assert not port(RELATIVE.replace("LOSS", loss), Options(batch="global")).doubts

@@ -93,10 +93,23 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
     steered = list(Steered(facts, run, read, {e.node for e in shown if isinstance(e, Edit)}).edits())
     yield from steered
     yield from () if steered else read.weighed()
+    yield from _coupled(facts, run)
     yield from throughput(facts, run)
     yield from _smoothed(facts, run)
     yield from selected.doubts(facts, partial(cadences.counts, run), run.shards)
     yield from shown
+
+
+def _coupled(facts: Facts, run: Interpreter) -> Iterator[Doubt]:
+    """Yield the doubt about a loss that is no mean over the samples: of ``pred - pred.mean()`` of a rank's part."""
+    from dlrun.port.steps.metrics import coupled, weighted
+
+    if not run.shards.parts or run.shards.episodes or any((*coupled.torch(facts), *weighted.torch(facts))):
+        return
+    for call in [call for call, place in run.losses.items() if "spread" in place.adds][:1]:
+        why = "the loss is made of means over a rank's part of the batch, and is no mean over the samples itself"
+        write = "port with --batch local, or compute it of what all ranks gathered"
+        yield Doubt(call, why, "medium", write, name="coupled-samples")
 
 
 def is_reduced(facts: Facts, node: cst.CSTNode) -> bool:

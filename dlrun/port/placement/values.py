@@ -173,7 +173,7 @@ def join_places(a: Place, b: Place) -> Place:
         return MIX
     one_summed = Kind.ENTRY in kinds and bool(kinds & {Kind.SAME, Kind.COUNT}) and bool((a.adds | b.adds) & {"summed"})
     if (kinds == {Kind.ENTRY} and (a.adds | b.adds) & {"summed", "bent"}) or one_summed:
-        return Place(Kind.ENTRY, adds=frozenset({"bent"}))
+        return Place(Kind.ENTRY, adds=frozenset({"bent"}) | ((a.adds | b.adds) & {"spread"}))
     if kinds == {Kind.ENTRY} and "earlier" in a.adds | b.adds:
         return replace(a, adds=a.adds | {"earlier"})
     if kinds == {Kind.COUNT}:

@@ -202,7 +202,8 @@ class Calls(Libraries):
                 return Value(scalar=True)  # a schedule that goes by the local steps
             if self.shards.parts and loss and combine(given).kind is Kind.ENTRY:
                 name = parts.FOREIGN if parts.is_foreign(ref.name) else ""
-                return Value(self.of_episode(parts.loss(combine(given), ref.site)), scalar=True, name=name)
+                place = parts.LOCAL if parts.of_spread([*args, *keywords.values()]) else combine(given)
+                return Value(self.of_episode(parts.loss(place, ref.site)), scalar=True, name=name)
             foreign = parts.FOREIGN if parts.is_foreign(ref.name) and combine(given) == ENTRY else ""
             return Value(parts.of_mean(out_of_sight(combine(given)), ref.name), scalar=loss or None, name=foreign)
         return Value(parts.of_mean(out_of_sight(combine(given)), ""))

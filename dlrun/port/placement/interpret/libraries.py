@@ -151,10 +151,12 @@ class Libraries(Classes):
         if self.shards.parts and place.kind is Kind.ENTRY and row is Row.COUNTS:
             place = self.of_episode(parts.SUMMED)
         elif self.shards.parts and place.kind is Kind.ENTRY:
-            numbers = row is Row.SCALAR or any(g.scalar and g.place.kind is Kind.ENTRY for g in given)
+            tensors = name.startswith(("torch.", "tensorflow."))  # log(1 - pred) is of each sample, most likely
+            known = [g for g in given if g.scalar and not (tensors and g.name == "guessed")]
+            numbers = row is Row.SCALAR or any(g.place.kind is Kind.ENTRY for g in known)
             centered = any(g.name == "centered" for g in given)
             if losses or parts.is_sum(node):
-                place = self.of_episode(parts.loss(parts.LOCAL if centered else place, node))
+                place = self.of_episode(parts.loss(parts.LOCAL if parts.of_spread(given) else place, node))
                 scalar = True
             elif centered or (numbers and parts.bends(name)) or (number and not name.endswith("accuracy_score")):
                 place = parts.BENT if numbers or number else parts.LOCAL
@@ -171,7 +173,8 @@ class Libraries(Classes):
             return Value(refs=frozenset([made]), scalar=scalar, reduced=reduced)
         texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
         foreign = parts.FOREIGN if row is None and parts.is_foreign(name) and place == ENTRY else ""
-        return Value(place, scalar=scalar, reduced=reduced, texts=texts, name=foreign)
+        guessed = "guessed" if scalar and any(g.name == "guessed" for g in given) else ""
+        return Value(place, scalar=scalar, reduced=reduced, texts=texts, name=foreign or guessed)
 
     def _statistic(self, name: str, args: list[Value], keywords: dict[str, Value], place: Place) -> Value:
         """Return a statistic of one iteration's values: of a part of them it is none of the whole."""

@@ -109,7 +109,7 @@ class Operators(Expressions):
         if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
             name = parts.named(op, left, right, place) if not self.shards.episodes else ""
             name = name or ("guessed" if scalar and not (left.scalar and right.scalar) else "")
-            return Value(self.of_episode(place), scalar=scalar, name=name)
+            return Value(self.of_episode(place), scalar=None if name == "centered" else scalar, name=name)
         if self.cadenced and isinstance(op, _SUMS):
             a, b = self._meant(a, b, node)
         for one, other in ((a, right), (b, left)):

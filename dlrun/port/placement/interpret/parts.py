@@ -22,6 +22,7 @@ from dlrun.port.placement.values import ENTRY, MIX, RATIO, Kind, Place, Quotient
 from dlrun.port.program.script import argument, dotted
 
 SUMMED, BENT = Place(Kind.ENTRY, adds=frozenset({"summed"})), Place(Kind.ENTRY, adds=frozenset({"bent"}))
+SPREAD = Place(Kind.ENTRY, adds=frozenset({"bent", "spread"}))  # made of samples less a mean over this rank's
 PER = Place(Kind.ENTRY, adds=frozenset({"bent", "per"}))  # a number over the samples of the part
 RATE = Place(Kind.ENTRY, adds=frozenset({"bent", "rate"}))  # a sum over another one
 LOCAL = Place(Kind.ENTRY, adds=frozenset({"bent", "local"}))  # of each sample, bent by a number of this rank's
@@ -81,7 +82,9 @@ def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | 
         return PER  # of each sample
     if "bent" in a.adds | b.adds:
         numbers = [bool(v.scalar) for v, p in ((left, a), (right, b)) if not p.uniform]
-        return LOCAL if "local" in a.adds | b.adds or len(set(numbers)) > 1 else BENT
+        if "local" in a.adds | b.adds or len(set(numbers)) > 1:
+            return LOCAL
+        return SPREAD if "spread" in a.adds | b.adds else BENT
     if isinstance(op, _SUMS):
         return a if a == b or (b.uniform and a == ENTRY) else b if a.uniform and b == ENTRY else BENT
     if isinstance(op, _MULTIPLIES):
@@ -113,7 +116,7 @@ def named(op: Any, left: Value, right: Value, place: Place) -> str:
 def beside_means(sides: list[Value]) -> bool:
     """Tell whether values of samples meet a mean over this rank's, or are centered by one."""
     local = [v for v in sides if v.place == ENTRY]
-    means = [v.name == "mean" or bool(v.scalar) for v in local]
+    means = [v.name == "mean" or bool(v.scalar and v.name != "guessed") for v in local]
     return any(v.name == "centered" for v in local) or (any(means) and not all(means))
 
 
@@ -145,7 +148,7 @@ def contracts(node: cst.CSTNode) -> bool:
 def reduced(row: Row, entry: Value, whole: bool, along: bool = False) -> Place:
     """Return the sum, mean or extreme of one iteration's value; ``whole``: over all axes, ``along`` that of samples."""
     if "local" in entry.place.adds:
-        return BENT if whole else LOCAL
+        return SPREAD if whole else LOCAL
     if row is Row.STATISTIC:
         return BENT if whole else LOCAL if along else entry.place
     if row is Row.SUM and entry.place == PER and not entry.scalar and (whole or along):
@@ -178,9 +181,15 @@ def of_mean(place: Place, name: str) -> Place:
     return MIX if place.kind is Kind.RATIO and name.rpartition(".")[2].rstrip("_") not in _MEANS else place
 
 
+def of_spread(given: list[Value]) -> bool:
+    """Tell whether a loss is given samples less a mean over this rank's, or nothing but such means."""
+    local = [value for value in given if value.place == ENTRY]
+    return any(v.name == "centered" for v in local) or (bool(local) and all(v.name == "mean" for v in local))
+
+
 def loss(given: Place, call: cst.CSTNode) -> Place:
     """Return what a loss of values placed so is: a mean over the samples, or their sum."""
-    return BENT if "local" in given.adds else SUMMED if is_sum(call) else ENTRY
+    return SPREAD if "local" in given.adds else SUMMED if is_sum(call) else ENTRY
 
 
 def is_sum(call: cst.CSTNode) -> bool:
