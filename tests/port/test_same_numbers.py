@@ -18,6 +18,7 @@ SCRIPTS = (
     "numbers_of_samples.py",
     "numbers_in_structures.py",
     "numbers_of_positions.py",
+    "numbers_of_meters.py",
 )
 
 

@@ -100,9 +100,7 @@ class MadeSerial(Wraps):
                 return []  # as in the serial script
             if place.kind is Kind.RUN and place.adds & {"decayed", "mean", "part"}:
                 return [Wrap(node, "average")]
-            since = (
-                "" if self.from_zero(place) or place.kind is not Kind.RUN else self.reductions.before(place.at, node)
-            )
+            since = "" if self.from_zero(place) or place.kind is not Kind.RUN else self.reductions.before(place, node)
             inside = isinstance(node, cst.BinaryOperation) and "scaled" in place.adds
             if (
                 place.kind is Kind.RUN
@@ -178,7 +176,7 @@ class MadeSerial(Wraps):
         if place.kind is not Kind.RUN:
             return None
         how = parts.how(place.adds, False)
-        since = "" if self.from_zero(place) or how != "total" else self.reductions.before(place.at, node)
+        since = "" if self.from_zero(place) or how != "total" else self.reductions.before(place, node)
         if how == "total" and not (self.from_zero(place) or since):
             return None
         return [Wrap(node, how, since)] if how in ("total", "average") else [] if not how else None
@@ -270,6 +268,7 @@ class MadeSerial(Wraps):
         if isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.DictComp)):
             literal = isinstance(node.for_in.iter, (cst.List, cst.Tuple))
             alike = literal or self.place(node.for_in.iter).kind is Kind.SAME  # all ranks go through as many entries
+            alike = alike and (self.run.shards.parts or node not in self.run.over_grown)
             each = node.value if isinstance(node, cst.DictComp) else node.elt
             return [each] if alike and not node.for_in.ifs and node.for_in.inner_for_in is None else []
         return [c for c in children(node) if isinstance(c, (cst.BaseExpression, *COMPUTES))]

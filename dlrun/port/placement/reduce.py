@@ -15,6 +15,7 @@ from dlrun.port.insert import statements
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.interpret.control_flow import ENDS, is_endless
 from dlrun.port.placement.interpret.exits import Exit
+from dlrun.port.placement.values import Place
 from dlrun.port.program.script import dotted, names_in
 
 _WHY = {
@@ -54,17 +55,24 @@ class Reductions:
         self._names: dict[tuple[cst.CSTNode, Exit], str] = {}  # of snapshots, by the first that each holds
         self.wanted: set[Exit] = set()  # what is reduced inside its loop, and so needs what was there before
 
-    def before(self, at: object, node: cst.CSTNode) -> str:
-        """Return the expression for what the location ``at`` held before its loop; "" where ``node`` sees none.
+    def before(self, place: Place, node: cst.CSTNode) -> str:
+        """Return the expression for what ``node``, which is placed so, was before its loop; "" where it sees none.
 
+        Of what reads an array, or a multiple, it is the same expression: ``before.sum()`` of ``counts.sum()``.
         Of a metric there is what its states were, and not what it was asked for.
         """
         above = {node, *self.script.above(node)}
         for made in self.run.exits:
-            named = made.how == "total" and not made.path.each and made.owner != "metric"
-            if made.at == at and not made.zero and named and self.script.function_of(made.loop) in above:
+            named = made.how in ("total", "gather") and not made.path.each and made.owner != "metric"
+            if made.at == place.at and not made.zero and named and self.script.function_of(made.loop) in above:
+                text, code = made.path.text, self.script.code(node)
+                part = made.whole or made.how == "gather" or "scaled" in place.adds
+                reads = re.compile(rf"(?<![\w.]){re.escape(text)}(?!\w)")
+                if part and not reads.search(code):
+                    return ""
                 self.wanted.add(made)
-                return self._name_of(made)
+                name = self._name_of(made)
+                return name.join(reads.split(code)) if part and name else name
         return ""
 
     def _name_of(self, made: Exit) -> str:

@@ -34,7 +34,10 @@ class ShownCounts(MadeSerial):
         how = "" if place.at == "bent" else how
         plain = how == "serial_steps" or place == INDEX
         if isinstance(node, COMPUTES) and (not plain or self._bends(node, place)):
-            return self.wraps_inside(node, True, place) or []
+            found = self.wraps_inside(node, True, place) or []
+            if not found and place.at == "bent" and isinstance(node, cst.Call) and self._is_own(node):
+                self.lost.append(node)  # a function of the program's has made it of local counts
+            return found
         behind = sink.loop is None or self.goes_on
         if not behind and (stride := self._stride(node)):
             asked = self._asked_around(sink, INDEX)
@@ -142,14 +145,17 @@ class ShownCounts(MadeSerial):
     def _bends(self, node: cst.BaseExpression, place: Place) -> bool:
         """Tell whether ``node`` is computed from counts, and is no multiple of them: ``int(step / 5)``."""
         if isinstance(node, cst.Call):
-            own = any(not isinstance(r, Obj) for v in self.run.seen.get(node.func, ()) for r in v.refs)
-            return not own and any(self.is_count(arg.value) for arg in node.args)
+            return not self._is_own(node) and any(self.is_count(arg.value) for arg in node.args)
         if not isinstance(node, cst.BinaryOperation) or not place.counts:
             return False
         if not isinstance(node.operator, (cst.Add, cst.Subtract)):
             return False
         sides = [v for side in (node.left, node.right) for v in self.run.seen.get(side, ())[-1:]]
         return any(v.place.kind is Kind.SAME and v.const not in (0, 1) for v in sides)
+
+    def _is_own(self, call: cst.Call) -> bool:
+        """Tell whether a call runs a function of the program's."""
+        return any(not isinstance(r, Obj) for value in self.run.seen.get(call.func, ()) for r in value.refs)
 
     def is_count(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is a number that counts iterations."""

@@ -71,7 +71,6 @@ class Exits(LibraryRows):
         self._anew: set[Location] = set()  # what is bound to another object in each iteration
         self._classes: dict[Any, Class] = {}
         self._bases: list[State] = []  # the states in which the loops began
-        self.from_zero: set[Location] = set()  # what began at zero, or empty
         self.counters: set[tuple[cst.CSTNode, Any]] = set()  # what counts on from loop to loop, and is not reduced
         self.count_on: set[tuple[cst.CSTNode, Any]] = set()  # what was found to do so by the run before this one
         self.whole: cst.CSTNode | None = None  # the loader whose batches the last loop went through as they are

@@ -400,6 +400,8 @@ class Expressions(Machine):
             self.keyed_apart.add(made)
         value = self._of_its_own(node, value)
         grown = [at for loop in _loops(node.for_in) for v in self.seen.get(loop.iter, ())[-1:] for at in self.grown(v)]
+        if grown and self.recording:
+            self.over_grown.add(node)
         if grown and self.state is not None and key is None:
             place = self.state[grown[0]].place
             grows = self.grows(Place(Kind.RUN, place.at), self.content(value), value.scalar)

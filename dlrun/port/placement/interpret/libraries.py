@@ -256,6 +256,9 @@ class Libraries(Classes):
         grown = self.grown(first)
         if grown:
             held = (self.state or {})[grown[0]].place
+            goes_on = self.recording and held.at not in self.from_zero and "reset" not in held.adds
+            if row is Row.MEAN and goes_on and not self.shards.parts:
+                return Value(MIX, scalar=True)  # all ranks hold what earlier loops have kept, and each adds its own
             if row is Row.MEAN:
                 return Value(parts.of_each(held.adds) if self.shards.parts else SO_FAR, scalar=True)
             if row is Row.SUM:

@@ -131,6 +131,8 @@ class Machine:
         self.stepped: dict[cst.CSTNode, dict[Place, None]] = {}  # what a train_step() reads of its own, as it returns
         self.updated = False  # whether this iteration has come to an update
         self.held_back: set[Location] = set()  # counts to which tests that may differ let some iterations add
+        self.over_grown: set[cst.CSTNode] = set()  # comprehensions over what this rank's iterations have filled
+        self.from_zero: set[Location] = set()  # what began at zero, or empty
         self.paces: list[cst.BaseExpression] = []  # the tests around that hold as often as in the serial script
         self.by_serial_steps: set[Any] = set()  # the dicts that keep something under serial steps: curve[step] = x
         self.ended = 0  # how deep in handlers of an end of a shard, which comes as often as the serial script's data

@@ -55,6 +55,8 @@ _COMPARES: dict[type[Any], Any] = {
     cst.GreaterThanEqual: operator.ge,
 }
 
+_BOUNDS = ("builtins.max", "builtins.min", "builtins.float", "builtins.int")
+
 
 class Operators(Expressions):
     """Evaluates operators; each method returns the value of one kind of node."""
@@ -256,6 +258,9 @@ class Operators(Expressions):
             if serial and place.kind in counts and place.at not in ("bent", "mixed") and side is not None:
                 self.restored.setdefault(side, None) if self.recording else None
                 return Value(SAME, scalar=scalar, reduced=True)
+            if serial and place.at == "bent" and (inner := self._counts_in(side)):
+                self.restored.update(dict.fromkeys(inner))
+                return Value(SAME, scalar=scalar, reduced=True)
             if self.loop is None and self.recording and own.kind in counts and side is not None:
                 self.restored.pop(side, None)  # the first epoch alone began with a serial number
         if isinstance(op, _SUMS) and (left.zero or right.zero):
@@ -265,6 +270,13 @@ class Operators(Expressions):
         one = isinstance(op, cst.Add) and 1 in (left.const, right.const)
         a, b = COUNT if a.counts else a, COUNT if b.counts else b
         return Value(_ratio(op, a, b, one, self.loop is not None), scalar=scalar)
+
+    def _counts_in(self, side: cst.BaseExpression | None) -> list[cst.BaseExpression]:
+        """Return the counts that a call holds within bounds, or converts: ``n`` of ``max(n, 1)``."""
+        if not isinstance(side, cst.Call) or self.script.name_of(side.func) not in _BOUNDS or not self.recording:
+            return []
+        places = {arg.value: self.seen_last(arg.value).place for arg in side.args}
+        return [n for n, p in places.items() if p.kind in (Kind.COUNT, Kind.INDEX) and p.at is None]
 
     def special(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value | None:
         """Return what a dunder method of the program makes of two values; see ``classes``."""
