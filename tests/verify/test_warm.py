@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -78,6 +81,20 @@ def test_a_run_that_is_killed_takes_its_fork_along(door: str, tmp_path: Path) ->
     while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_run_that_is_gone_before_it_is_answered_ends_no_other(door: str, tmp_path: Path) -> None:
+    told = {"arguments": ["sleep"], "streams": [1], "environment": {}, "folder": str(tmp_path), "cores": [0]}
+    data = json.dumps(told).encode()
+    reads, writes = os.pipe()
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.connect(door)
+        socket.send_fds(asked, [struct.pack("<Q", len(data))], [writes])
+        asked.sendall(data)
+    os.close(writes)
+    assert ask(door, "0", folder=tmp_path).returncode == 0
+    with os.fdopen(reads) as output:
+        output.read()  # until nobody may write into it: the fork has been ended, too
 
 
 def test_where_nobody_answers_and_for_sets_in_another_order_a_run_imports_by_itself(tmp_path: Path) -> None:

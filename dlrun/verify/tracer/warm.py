@@ -83,7 +83,8 @@ def _forked(door: socket.socket, running: dict[int, socket.socket]) -> list[str]
     pid = os.fork()
     if pid:
         running[pid] = asked
-        asked.sendall(struct.pack("<q", pid))
+        with suppress(OSError):  # who asked is gone: select tells
+            asked.sendall(struct.pack("<q", pid))
         for stream in streams:
             os.close(stream)
         return None
