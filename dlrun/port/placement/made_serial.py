@@ -172,7 +172,9 @@ class MadeSerial(Wraps):
                 return []
             return [Wrap(node, "average")] if not place.adds and not self._truth(node) else None
         if place.kind is Kind.RATIO and "summed" in place.adds and isinstance(node, _NUMBERS):
-            return [Wrap(node, "total")]
+            over = self.place(node.left) if isinstance(node, cst.BinaryOperation) else place
+            goes_on = over.kind is Kind.RUN and not self.from_zero(over)
+            return None if goes_on else [Wrap(node, "total")]
         if place.kind is not Kind.RUN:
             return None
         how = parts.how(place.adds, False)
