@@ -235,10 +235,8 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         return
     found = list(sessions.divided(facts))
     for node, why in found:
-        within = any(
-            part is not node and facts.script.inside(part, node) for part, _ in found
-        )  # len(ds) of len(ds) - 1
-        if node not in done and not within:
+        inner = any(part is not node and facts.script.inside(part, node) for part, _ in found)
+        if node not in done and not inner:  # the length of length - 1
             done.add(node)
             yield Edit(node, why, partial(_divided, facts.alias))
     yield from sessions.resumed(facts)

@@ -12,7 +12,6 @@ from dlrun.port.program.script import Binding, Path, argument, calls_method, dot
 
 _FILLS = ("append", "extend", "insert")
 _ARRAYS = ("numpy.array", "numpy.asarray", "numpy.stack", "torch.tensor", "torch.Tensor")
-
 _ROWS = ("builtins.list", "builtins.tuple", "builtins.sorted", "builtins.reversed")
 
 
@@ -162,8 +161,9 @@ def keys_are_written(flow: Flow, entries: cst.CSTNode, alone: bool = False) -> b
     """
     while isinstance(entries, cst.Call) and flow.script.name_of(entries.func) in _ROWS and entries.args:
         entries = entries.args[0].value
-    of = calls_method(entries, "keys" if alone else "items")
-    box = entries.func.value if of and isinstance(entries.func, cst.Attribute) else entries if alone else None  # type: ignore[attr-defined]
+    box = entries if alone else None
+    if calls_method(entries, "keys" if alone else "items") and isinstance(entries.func, cst.Attribute):
+        box = entries.func.value
     made = [o.node for o in flow.origins(box)] if box is not None else []
     begun = [key for n in made for key, _ in pairs(n)]
     code = flow.script.code(box) if box is not None else ""
