@@ -50,7 +50,11 @@ class Shown(Decisions):
             yield from self.once([Wrap(number, to, begins)], "it numbers the serial script's iterations")
         for count in self.run.restored:
             place = self.place(count)
-            if (place.kind in (Kind.COUNT, Kind.INDEX) or place.counts) and count not in self.done:
+            serial = any(v.place.kind is Kind.SAME and v.reduced for v in self.run.seen.get(count, ()))
+            if serial and any(v.place.kind in _COUNTS for v in self.run.seen[count]):
+                text = "its line is run for counts of local iterations, and for those of all ranks"
+                yield from self.told(count, unknown(count, text))
+            elif (place.kind in (Kind.COUNT, Kind.INDEX) or place.counts) and count not in self.done:
                 how = "serial_index" if place == INDEX else COUNTED.get(power(place))
                 if how is not None:
                     yield self.edit(Wrap(count, how), "as many as the serial script counts")  # type: ignore[arg-type]
