@@ -252,3 +252,29 @@ def test_the_length_of_the_share_that_a_function_is_handed_is_this_ranks():
     text = port(HEAD + HANDED).text
     assert text.index("    total = dl.total(total)") < text.index("    return total / dl.serial_steps(len(batches))\n")
     assert "print(run(dl.shard(batches[:4]), True), run(batches[4:], False))" in text
+
+
+@pytest.mark.parametrize("count", ["self.n", "max(self.n, 1)"])
+def test_a_mean_of_meters_that_begin_anew_and_of_others_that_go_on_is_told(count) -> None:
+    script = f"""import torch
+from torch.utils.data import DataLoader
+class Meter:
+    def __init__(self): self.sum, self.n = 0.0, 0
+    def add(self, value): self.sum += value; self.n += 1
+    def mean(self): return self.sum / {count}
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+whole = Meter()
+for epoch in range(2):
+    mine = Meter()
+    for x, y in DataLoader(data, 4):
+        loss = (model(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        whole.add(loss.item())
+        mine.add(loss.item())
+    print(mine.mean(), whole.mean())
+"""
+    ported = port(script)
+    assert "serial_steps" not in ported.text and [doubt.name for doubt in ported.doubts] == ["unknown-placement"]
