@@ -394,7 +394,9 @@ class Operators(Expressions):
 
     def _counts_on(self, side: cst.BaseExpression) -> bool:
         """Tell whether ``side`` is made of what counts the iterations of the loop that is run."""
-        values = [self.seen_last(n) for n in walk(side) if isinstance(n, cst.BaseExpression)]
+        with self.unrecorded():
+            names = (n for n in walk(side) if isinstance(n, (cst.Name, cst.Attribute)) and n in self.script.scopes)
+            values = [self.eval(n) for n in names]
         places = [value.place for value in values]
         numbers = any(value.name.startswith(FROM) for value in values)
         return numbers or any(p.kind is Kind.INDEX or (p.kind is Kind.RUN and p.counts) for p in places)
