@@ -11,7 +11,7 @@ from dlrun.port.placement import cadences
 from dlrun.port.placement.decisions import Decisions
 from dlrun.port.placement.interpret.machine import Sink
 from dlrun.port.placement.shown_counts import COUNTED
-from dlrun.port.placement.values import INDEX, Kind, power, unknown
+from dlrun.port.placement.values import INDEX, SAME, Kind, Value, power, unknown
 from dlrun.port.placement.wraps import Wrap
 
 _COUNTS = (Kind.COUNT, Kind.INDEX)
@@ -50,8 +50,8 @@ class Shown(Decisions):
             yield from self.once([Wrap(number, to, begins)], "it numbers the serial script's iterations")
         for count in self.run.restored:
             place = self.place(count)
-            serial = any(v.place.kind is Kind.SAME and v.reduced for v in self.run.seen.get(count, ()))
-            if serial and any(v.place.kind in _COUNTS for v in self.run.seen[count]):
+            seen = self.run.seen.get(count, ())
+            if any(map(self._is_reduced, seen)) and any(v.place.kind in _COUNTS for v in seen):
                 text = "its line is run for counts of local iterations, and for those of all ranks"
                 yield from self.told(count, unknown(count, text))
             elif (place.kind in (Kind.COUNT, Kind.INDEX) or place.counts) and count not in self.done:
@@ -60,6 +60,11 @@ class Shown(Decisions):
                     yield self.edit(Wrap(count, how), "as many as the serial script counts")  # type: ignore[arg-type]
                 else:
                     yield from self.told(count, place)
+
+    def _is_reduced(self, value: Value) -> bool:
+        """Tell whether ``value`` is what a reduction behind a loop makes serial; counters go on without one."""
+        exits = ((made.loop, made.path.key) for made in value.pending)
+        return value.place == SAME and not self.run.counters.issuperset(exits)
 
     def _alike_in_all_calls(self, number: cst.CSTNode) -> bool:
         """Tell whether one reduction of ``number`` is right in all calls of its function."""
