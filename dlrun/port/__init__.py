@@ -33,6 +33,7 @@ from dlrun.port.feeds import Feeds, local_samples, samples
 from dlrun.port.feeds.ahead import drawn_ahead
 from dlrun.port.feeds.evaluations import evaluations
 from dlrun.port.feeds.full.one_batch import in_one_batch
+from dlrun.port.feeds.positions.cuts import divide
 from dlrun.port.observing import Observed
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.reading import read
@@ -154,8 +155,10 @@ def facts_of(script: Script, options: Options) -> Facts:
         raise reason
     if in_one_batch(feeds):
         options = replace(options, batch="global")
-    if options.batch == "global" and (reason := not_globally(feeds)) is not None:
-        raise reason
+    if options.batch == "global":
+        divide(feeds)
+        if (reason := not_globally(feeds)) is not None:
+            raise reason
     return gather(loops, feeds, options)
 
 

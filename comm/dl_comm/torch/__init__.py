@@ -39,6 +39,7 @@ from dl_comm.shard_iterators import turns
 from dl_comm.stopping import should_stop
 from dl_comm.torch.averaging import gradients
 from dl_comm.torch.checkpoint import load, save
+from dl_comm.torch.divided import part
 from dl_comm.torch.layouts import find as _find
 from dl_comm.torch.normalization import SyncBatchNorm, sync_batchnorm
 from dl_comm.torch.optimizer import DistributedOptimizer
@@ -86,6 +87,7 @@ __all__ = [
     "minimum",
     "no_sync",
     "overlap",
+    "part",
     "partial_sum",
     "print",
     "rank0",

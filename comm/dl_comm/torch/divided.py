@@ -6,6 +6,7 @@ import dataclasses
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -14,11 +15,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from dl_comm.parts import share_of
-from dl_comm.ranks import is_rank0
+from dl_comm.ranks import get_rank, is_rank0, parts
 from dl_comm.reduction.layout import Layout
 from dl_comm.shard_iterators import without_restart
 from dl_comm.shared_random import Alike
-from dl_comm.torch.uneven import WeighedBatches, undivided
+from dl_comm.torch.uneven import WeighedBatches, undivided, weigh_batch
 from dl_comm.torch.whole_batches import order_of_rank0
 
 _BLOCK = 1024  # batches of a sampler that are drawn at once
@@ -53,6 +54,36 @@ class _Parts:
     def layout(self) -> Layout:
         """Return how the parts lie in the serial order."""
         return Layout("entries" if self._even else "parts")
+
+
+@cache
+def _cuts(rank: int, n: int) -> _Parts:
+    return _Parts(rank, n)
+
+
+def part(batch: Any) -> Any:
+    """Return this rank's part of a batch that the script cuts itself: every n-th of its samples; on 1 rank all.
+
+    ``pick = dl.part(order[i : i + 32])`` in a loop over the serial positions. ``batch`` is a tensor, an array, a list,
+    a DataFrame, or a tuple, dict or dataclass of such, all of one length. Where n does not divide it, the first ranks
+    have one sample more, and ``gradients`` counts each rank's by its samples. A rank for which none is left works on
+    the last one, which counts for no gradient. What is cut side by side, ``part(x[i:j]), part(y[i:j])``, stays so.
+
+    Raises ``TypeError`` for what has no samples, or parts of several lengths.
+    """
+    n = parts()
+    if n == 1:
+        return batch
+    lengths = set(_lengths(batch))
+    if len(lengths) != 1 or None in lengths:
+        raise TypeError(
+            f"part() got a {type(batch).__name__}; it takes a batch: a tensor, an array, a list, a DataFrame, or a "
+            "tuple, dict or dataclass of such, all of one length"
+        )
+    cuts = _cuts(get_rank(), n)
+    rows = cuts.rows(next(iter(lengths)) or 0)
+    weigh_batch(next(cuts.weights()))
+    return _cut(batch, rows)
 
 
 class _Divided:
@@ -150,19 +181,23 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0
 
 
+def _is_table(value: Any) -> bool:
+    return hasattr(value, "iloc")
+
+
 def _lengths(batch: Any, top: bool = True) -> Iterator[int | None]:
     """Yield how many samples each part of a batch has; None of what holds none."""
     if (inner := _structure(batch, top)) is not None:
         for part in inner.values():
             yield from _lengths(part, False)
     elif batch is not None:
-        yield len(batch) if _is_array(batch) or isinstance(batch, list) else None
+        yield len(batch) if _is_array(batch) or isinstance(batch, (list, range)) or _is_table(batch) else None
 
 
 def _cut(batch: Any, rows: slice, top: bool = True) -> Any:
     """Return the ``rows`` of all that a batch holds."""
     if (inner := _structure(batch, top)) is None:
-        return batch if batch is None else batch[rows]
+        return batch.iloc[rows] if _is_table(batch) else batch if batch is None else batch[rows]
     parts = {key: _cut(part, rows, False) for key, part in inner.items()}
     if isinstance(batch, Mapping):
         return parts if type(batch) is dict else type(batch)(parts)  # type: ignore[call-arg]

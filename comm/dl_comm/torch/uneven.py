@@ -83,6 +83,7 @@ class Blocks:
         return self._n * share_of(length, self._rank, self._n) / length
 
 
+_CUT = 0  # stands for the loop that cuts its batches itself
 _under_way: dict[int, float] = {}  # the loops over such batches, the one that took a batch last behind the others
 
 
@@ -127,6 +128,13 @@ class WeighedBatches:
     def layout_of_share(self) -> Layout | None:
         """Return how the batches lie in the serial order."""
         return self._layout() if self._layout is not None else layout_of(self._batches)
+
+
+def weigh_batch(weight: float) -> None:
+    """Let gradients count by ``weight`` until another batch is taken: by the script, or by a loop over a loader."""
+    _under_way.pop(_CUT, None)
+    _under_way[_CUT] = weight
+    _change()
 
 
 _averaged: list[weakref.ref[Tensor]] = []  # the parameters whose gradients were averaged last

@@ -17,6 +17,7 @@ def samples(feeds: Feeds) -> Iterator[cst.CSTNode]:
     """Yield what loops run over, and what next() or chance draws for a step, where that is the local share."""
     loops = [x for x in (*feeds.loops.training, *feeds.loops.accumulating) if isinstance(x, cst.For)]
     yield from (feed.node for feed in feeds.found.values() if feed.how == "iterable")
+    yield from (pick for feed in feeds.found.values() if feed.how == "cut" for pick in feed.picks)
     for source in (feeds.iterated.source(loop.iter) for loop in loops):
         if any(_holds(feeds, feed, source) for feed in feeds.found.values()):
             yield source

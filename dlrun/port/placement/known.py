@@ -86,7 +86,7 @@ def _cut(facts: Facts) -> Iterator[cst.CSTNode]:
     for feed in facts.feeds:
         if feed.how == "array":
             yield feed.node
-        elif feed.how == "arrays":
+        elif feed.how in ("arrays", "cut"):
             yield from feed.picks
 
 

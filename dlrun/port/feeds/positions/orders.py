@@ -67,7 +67,7 @@ class Orders:
         bodies: list[cst.CSTNode] = [f.body for f in generators]
         calls = [self.script.parents[feed.node] for feed in feeds if feed.how == "turns"]
         bodies += [t.body for call in calls if isinstance(call, cst.Call) for t in self.flow.targets(call)]
-        if any(f.how in ("indices", "positions") or self._is_cut(f) or f.node in ordered for f in feeds):
+        if any(f.how in ("indices", "positions", "cut") or self._is_cut(f) or f.node in ordered for f in feeds):
             outer = [loop for loop in self.loops.training if loop not in self.innermost]
             bodies += [loop.body for loop in outer or self.innermost]
         listed = (n for f in feeds if f.how == "iterable" for n in walk(f.node) if isinstance(n, cst.Call))

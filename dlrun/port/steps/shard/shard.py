@@ -74,6 +74,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             if (trains := evaluation.in_turns(facts, feed.node)) is not None:
                 share = partial(_by_turns, facts, trains)
             yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
+        elif feed.how == "cut":
+            yield from _parts(facts, feed)
         elif feed.how in ("arrays", "array"):
             yield from full.arrays(facts, feed)
     if full.weighs_batches(facts):
@@ -119,6 +121,25 @@ def _asks_for_more(facts: Facts, function: cst.CSTNode) -> cst.CSTNode | None:
             ]
             return loop.test if owner and owner in map(dotted, asked) else None
     return None
+
+
+def _parts(facts: Facts, feed: Feed) -> Iterator[Edit]:
+    """Yield what makes the slices that are batches this rank's part of them.
+
+    Before:
+        for i in range(0, len(order), 32):
+            pick = order[i : i + 32]
+
+    After:
+        for i in range(0, len(order), 32):
+            pick = dl.part(order[i : i + 32])
+    """
+    for pick in feed.picks:
+        yield Edit(
+            pick,
+            "each rank takes 1/n of every batch",
+            lambda batch: expression("torch/part", {"batch": batch}, dl=facts.alias),
+        )
 
 
 def positions(facts: ScriptFacts, feed: Feed) -> Iterator[Edit]:
