@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.positions.beside import cuts_order
+from dlrun.port.feeds.positions.cuts import yields_batch
 from dlrun.port.inputs import meta_learning, trained_input
 from dlrun.port.program.script import Script, argument, walk
 from dlrun.port.rebuilt import rebuilt
@@ -252,6 +253,6 @@ def _lists(feeds: Feeds, made: cst.CSTNode, seen: frozenset[cst.CSTNode] = froze
 
 
 def _yields(feeds: Feeds, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` calls a generator of the script's own."""
+    """Tell whether ``node`` calls a generator of the script's own whose entries may be no batches."""
     targets = feeds.flow.targets(node) if isinstance(node, cst.Call) else ()
-    return any(isinstance(n, cst.Yield) for target in targets for n in walk(target))
+    return any(isinstance(n, cst.Yield) and not yields_batch(feeds.flow, n) for t in targets for n in walk(t))

@@ -36,6 +36,7 @@ from dl_comm.streams import stretch
 from dl_comm.tensorflow.averaging import gradients
 from dl_comm.tensorflow.data import shard
 from dl_comm.tensorflow.estimator import default_optimizer, model_dir, part_of_batches
+from dl_comm.tensorflow.global_batches import part
 from dl_comm.tensorflow.layouts import find as _find
 from dl_comm.tensorflow.optimizer import DistributedOptimizer
 from dl_comm.tensorflow.ranks import init, reseed
@@ -81,6 +82,7 @@ __all__ = [
     "maximum",
     "minimum",
     "model_dir",
+    "part",
     "part_of_batches",
     "partial_sum",
     "print",

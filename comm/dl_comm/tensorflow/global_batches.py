@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from dl_comm.parts import bounds, set_weight
-from dl_comm.ranks import is_rank0
+from dl_comm.ranks import get_rank, is_rank0, parts
 from dl_comm.reduction.layout import Layout
 
 
@@ -22,6 +22,19 @@ def _weight() -> Any:
 
 
 _REBATCHES = ("batch", "padded_batch", "ragged_batch", "rebatch", "unbatch", "window", "flat_map", "interleave")
+
+
+def part(batch: Any, equal: bool = True) -> Any:
+    """Return this rank's part of a batch that the script cuts itself; on one rank all of it.
+
+    ``x, y = dl.part((images[i : i + 32], labels[i : i + 32]))`` in an eager loop over the serial positions. ``batch``
+    is a tensor, an array, a list, a range, or a nest of tensors and arrays, all of one length. Parts differ by one
+    sample where n does not divide it, and what ``gradients`` averages counts by the samples until another batch is
+    taken; with ``equal=False`` it does not, for losses that go through ``partial_sum``. A rank for which no sample is
+    left works on another's, which counts for no gradient.
+    """
+    n = parts()
+    return _cuts(get_rank(), n, equal).part(batch) if n > 1 else batch
 
 
 class GlobalBatches:
@@ -59,32 +72,49 @@ class GlobalBatches:
     def __iter__(self) -> Iterator[Any]:
         try:
             for batch in self._batches:
-                yield self._part(batch)
+                yield self.part(batch)
         finally:
             set_weight(None)
             if self._weight is not None:
                 self._weight.assign(1.0)
 
-    def _part(self, batch: Any) -> Any:
-        length = next((int(leaf.shape[0]) for leaf in tf.nest.flatten(batch) if _has_rows(leaf)), 0)
+    def part(self, batch: Any) -> Any:
+        """Return this rank's rows of ``batch``, and let gradients count by them."""
+        rows = isinstance(batch, (list, range)) and not any(map(_has_rows, batch))
+        length = len(batch) if rows else next((len(leaf) for leaf in tf.nest.flatten(batch) if _has_rows(leaf)), 0)
         begin, end = bounds(length, self._rank, self._n)
         if self._weight is not None:
             self._weight.assign(self._n * (end - begin) / length if length else 1.0)
             set_weight(self._weight)
-        if length < self._n and is_rank0() and not self._told:
+        if length % self._n and is_rank0() and not self._told:
             self._told = True
-            warnings.warn(
-                f"a batch has {length} samples for {self._n} ranks: those without one work on another's, which does "
-                "not count for the gradients, but in sums of the script's own",
-                stacklevel=3,
-            )
+            warnings.warn(_undivided(length, self._n), stacklevel=3)
         first = min(begin, length - 1)
-        rows = slice(first, max(end, first + 1))
-        return tf.nest.map_structure(lambda leaf: leaf[rows] if _has_rows(leaf) else leaf, batch)
+        mine = slice(first, max(end, first + 1))
+        if rows:
+            return batch[mine]
+        return tf.nest.map_structure(lambda leaf: leaf[mine] if _has_rows(leaf) else leaf, batch)
 
     def layout_of_share(self) -> Layout:
         """Return how the parts lie in the serial order: not entry by entry."""
         return Layout("parts")
+
+
+def _undivided(length: int, n: int) -> str:
+    if length < n:
+        return (
+            f"a batch has {length} samples for {n} ranks: those without one work on another's, which does not count "
+            "for the gradients, but in sums of the script's own"
+        )
+    return (
+        f"{n} ranks do not divide a batch of {length}: gradients count by a rank's samples, and are exact; means that "
+        "are shown are means of the ranks' means"
+    )
+
+
+@cache
+def _cuts(rank: int, n: int, equal: bool) -> GlobalBatches:
+    return GlobalBatches((), rank, n, equal)
 
 
 def _has_rows(leaf: Any) -> bool:

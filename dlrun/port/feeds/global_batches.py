@@ -11,8 +11,9 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.updates.reductions import Reductions
 from dlrun.port.feeds import Feeds
+from dlrun.port.feeds.positions import cuts
 from dlrun.port.feeds.tensorflow import SessionFeeds
-from dlrun.port.program.script import argument, dotted, names_in
+from dlrun.port.program.script import argument, dotted, names_in, walk
 
 
 def divided(feeds: Feeds, compiled: list[cst.CSTNode]) -> None:
@@ -23,7 +24,8 @@ def divided(feeds: Feeds, compiled: list[cst.CSTNode]) -> None:
     if feeds.full_batch:
         return
     script = feeds.script
-    odd = [f.node for f in feeds.found.values() if f.how != "iterable" or feeds.kinds.of(f.node) != "loader"]
+    cuts.divide(feeds)
+    odd = [f.node for f in feeds.found.values() if f.how != "cut" and not _gives_batches(feeds, f)]
     if feeds.episodes or odd or compiled or feeds.loops.accumulating or not feeds.found:
         node = (odd or compiled or feeds.loops.accumulating or feeds.loops.ends)[0]
         why = "gradients are added up over several" if not (odd or compiled) else "these are no data set's"
@@ -38,9 +40,11 @@ def divided(feeds: Feeds, compiled: list[cst.CSTNode]) -> None:
     loops = [loop for loop in feeds.innermost if isinstance(loop, cst.For)]
     taken = {loop: names_in(loop.target) for loop in loops}
 
+    picks = {pick for feed in feeds.found.values() if feed.how == "cut" for pick in feed.picks}
+
     def data(node: cst.CSTNode) -> str | None:
         if not isinstance(node, cst.Name):
-            return None
+            return script.code(node) if node in picks else None
         return next(
             (node.value for loop, names in taken.items() if node.value in names and script.inside(node, loop)), None
         )
@@ -53,6 +57,17 @@ def divided(feeds: Feeds, compiled: list[cst.CSTNode]) -> None:
             "Let all be means, or port with --batch local.",
         )
     feeds.found = {key: replace(feed, gathered=how) for key, feed in feeds.found.items()}
+
+
+def _gives_batches(feeds: Feeds, feed: Feed) -> bool:
+    """Tell whether a loop goes through a data set, or through batches that a generator of the script's yields."""
+    if feed.how != "iterable":
+        return False
+    targets = feeds.flow.targets(feed.node) if isinstance(feed.node, cst.Call) else ()
+    yields = [n for target in targets for n in walk(target) if isinstance(n, cst.Yield)]
+    return feeds.kinds.of(feed.node) == "loader" or bool(
+        yields and all(cuts.yields_batch(feeds.flow, n) for n in yields)
+    )
 
 
 def fed(feeds: SessionFeeds) -> None:

@@ -170,6 +170,7 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     if facts.options.batch == "global" and facts.style == "tape" and not facts.full_batch:
         yield from torch_shard.alike_orders(facts)
         yield from global_batches.tape(facts)
+        yield from torch_shard.drawn_orders(facts)
         return
     yield from torch_shard.torch(facts)
     yield from generators.tensorflow(facts)

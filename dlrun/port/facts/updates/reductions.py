@@ -146,6 +146,8 @@ class Reductions:
             case cst.IfExp():
                 return self._joined(node, [self.of(node.body), self.of(node.orelse)])
             case cst.Subscript():
+                if (array := self._data(node)) is not None:
+                    return Level("each", (), frozenset([array]))
                 return self._count(node, node.value, node.slice[0]) or self._taken(node)
             case cst.Tuple() | cst.List() | cst.Dict():
                 return self._joined(node, [self.of(value) for value in self.entries.held(node)])
@@ -160,6 +162,9 @@ class Reductions:
     def _taken(self, node: cst.Subscript) -> Level:
         """Return the level of a part of an array; a random order of what a model makes pairs its samples anew."""
         level, at = self.of(node.value), node.slice[0].slice
+        if level.kind == "free" and isinstance(at, cst.Index):
+            picks = self.of(at.value)
+            return picks if picks.kind == "each" else level
         if level.kind == "each" and isinstance(at, cst.Index) and coupling.redrawn(self.script, at.value):
             made = [o.node for o in self.flow.origins(node.value) if isinstance(o.node, cst.Call)]
             self.coupled += [node] if any(self.kinds.of(call.func) == "module" for call in made) else []

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Feed
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.positions.positions import gives, keeps, mentions, names_of, positions
+from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import walk
 
 
@@ -56,3 +57,31 @@ def _positions(feeds: Feeds, loop: cst.For) -> set[str]:
 
 def _runs_over(feeds: Feeds, loop: cst.For, node: cst.CSTNode) -> bool:
     return node in (feeds.iterated.of(loop), feeds.iterated.source(loop.iter))
+
+
+def yields_batch(flow: Flow, node: cst.Yield) -> bool:
+    """Tell whether a generator yields slices of arrays, or what a slice picks: ``X[i : i + 8], Y[order[i : i + 8]]``.
+
+    These are batches; anything else may be a sample.
+    """
+    value = node.value
+    if isinstance(value, (cst.Dict, cst.Tuple, cst.List)):
+        return bool(value.elements) and all(_is_slice(flow, e.value) for e in value.elements)
+    return isinstance(value, cst.BaseExpression) and _is_slice(flow, value)
+
+
+def _is_slice(flow: Flow, node: cst.BaseExpression, depth: int = 3) -> bool:
+    """Tell whether ``node`` is a slice along axis 0, is picked by one, or is converted from one."""
+    if isinstance(node, cst.Subscript):
+        at = node.slice[0].slice
+        if isinstance(at, cst.Slice):
+            return at.lower is not None or at.upper is not None
+        return isinstance(at, cst.Index) and _is_slice(flow, at.value, depth)
+    if isinstance(node, cst.Call):  # torch.from_numpy(x[i : i + 8]), x[i : i + 8].to(device)
+        of = node.func.value if isinstance(node.func, cst.Attribute) else None
+        return any(
+            _is_slice(flow, n, depth) for n in [*([of] if of is not None else []), *(a.value for a in node.args)]
+        )
+    origins = [o.node for o in flow.origins(node)] if isinstance(node, cst.Name) and depth else []
+    made = [n for n in origins if n is not node and isinstance(n, cst.BaseExpression)]
+    return bool(made) and all(_is_slice(flow, n, depth - 1) for n in made)

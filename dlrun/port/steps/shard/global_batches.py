@@ -34,8 +34,12 @@ def tape(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         how = feed.gathered
         assert how is not None and isinstance(feed.node, cst.BaseExpression)
         summed = bool(how.sums)
-        wrap = partial(_wrapped, facts.alias, summed)
-        yield Edit(feed.node, "each rank takes 1/n of every batch", wrap)
+        if feed.how == "cut":
+            for pick in feed.picks:
+                yield Edit(pick, "each rank takes 1/n of every batch", partial(_part, facts.alias, summed))
+        else:
+            wrap = partial(_wrapped, facts.alias, summed)
+            yield Edit(feed.node, "each rank takes 1/n of every batch", wrap)
         if (why := of_pipeline(facts, feed.node)) and "order" in why:
             yield Doubt(
                 feed.node,
@@ -47,6 +51,10 @@ def tape(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         if not judged:
             judged = True
             yield from full.judged(facts, feed, how)
+
+
+def _part(dl: str, summed: bool, batch: cst.BaseExpression) -> cst.BaseExpression:
+    return expression("tensorflow/part", {"batch": batch}, dl=dl, summed=summed)
 
 
 def _wrapped(dl: str, summed: bool, data: cst.BaseExpression) -> cst.BaseExpression:

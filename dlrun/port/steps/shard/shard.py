@@ -94,8 +94,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for call in facts.lengths:
         yield Edit(call.args[0].value, "this rank's batches, not all of the loader's", wrap)
     yield from stretches.torch(facts)
-    for call in facts.permutations:
-        yield from _one_order(facts, call)
+    yield from drawn_orders(facts)
     yield from alike.torch(facts)
     yield from evaluation.torch(facts)
 
@@ -104,6 +103,12 @@ def alike_orders(facts: Facts) -> Iterator[Edit | Doubt]:
     """Let all ranks have the samples in one order."""
     yield from order.torch(facts)
     yield from unseeded.torch(facts)
+
+
+def drawn_orders(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Let all ranks go through the orders that loops over positions draw."""
+    for call in facts.permutations:
+        yield from _one_order(facts, call)
 
 
 def _by_turns(facts: Facts, trains: cst.BaseExpression, loader: cst.BaseExpression) -> cst.BaseExpression:
