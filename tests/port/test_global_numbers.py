@@ -260,3 +260,41 @@ def test_a_number_that_a_library_out_of_sight_makes_of_a_part_is_averaged_and_to
         assert f"dl.average({told})" in ported.text
         assert not port(made.replace("SHOWN", told)).doubts  # one number of each iteration
     assert not port(made.replace("SHOWN", "piq.rearrange(out, 'b c').mean().item()"), Options(batch="global")).doubts
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_batches_that_the_script_cuts_itself_are_divided(ranks, tmp_path) -> None:
+    program = (HERE / "numbers_of_cut_batches.py").read_text()
+    ported = port(program, Options(batch="global"))
+    (tmp_path / "train.py").write_text(program)
+    (tmp_path / "dist.py").write_text(ported.text)
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=ranks)
+    assert not ported.doubts and len(serial.splitlines()) == 8
+    for one, other in zip(serial.splitlines(), mine.splitlines(), strict=True):
+        assert rounded(other) == rounded(one)
+
+
+RUNNING = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(4)
+loader = DataLoader(TensorDataset(torch.randn(96, 5), torch.randint(0, 3, (96,))), 12)
+model = nn.Linear(5, 3)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+mean, other, n = 0.0, 0.0, 0
+for step, (x, y) in enumerate(loader):
+    loss = nn.functional.cross_entropy(model(x), y)
+    opt.zero_grad(); loss.backward(); opt.step()
+    n += 1
+    mean += (loss.item() - mean) / (step + 1)
+    other = other + (loss.item() - other) / n
+print(mean, other)
+"""
+
+
+def test_means_so_far_are_those_of_all_ranks(tmp_path) -> None:
+    ported = port(RUNNING, Options(batch="global"))
+    (tmp_path / "train.py").write_text(RUNNING)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert "mean, other = dl.average(mean, other)" in ported.text and not ported.doubts
+    assert rounded(started(tmp_path, ["dist.py"], ranks=2)) == rounded(started(tmp_path, ["train.py"]))

@@ -166,7 +166,17 @@ def parts_of_a_global_batch_are_weighed_by_their_samples():
             parts = dl.shard(data if not isinstance(data, list) else (batch for batch in data), batch="global")
             found = [float(gradient(tf.convert_to_tensor(part))) for part in parts]
             np.testing.assert_allclose(found, [np.mean(x[at : at + 8] ** 2) for at in range(0, 29, 8)], rtol=1e-6)
+    for at in range(0, 29, 8):
+        part, same = dl.part(x[at : at + 8]), dl.part((tf.constant(x[at : at + 8]), None))[0]
+        np.testing.assert_array_equal(part, same)
+        np.testing.assert_allclose(gradient(tf.convert_to_tensor(part)), np.mean(x[at : at + 8] ** 2), rtol=1e-6)
     total = dl.total(
         sum(len(part) for part in dl.shard(tf.data.Dataset.from_tensor_slices(x).batch(8), batch="global"))
     )
     assert total == 29
+    for name in ("batch", "unbatch"):
+        many = dl.shard(tf.data.Dataset.from_tensor_slices(x).batch(8), batch="global")
+        try:
+            assert dl.get_nranks() == 1 or getattr(many, name)(2) is None
+        except TypeError as error:
+            assert "other batches of what is shared already" in str(error)

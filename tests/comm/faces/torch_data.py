@@ -289,6 +289,28 @@ def batches_that_a_script_makes_itself_are_divided_too():
         assert "has no batches to divide" in _refusal(lambda: dl.shard(TensorDataset(x), batch="global"))
 
 
+def batches_that_a_script_cuts_are_weighed_by_their_samples():
+    x = torch.arange(8 * _n + 5, dtype=torch.float64)
+    weight = torch.nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+    opt = torch.optim.SGD([weight], 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for size in (2 * _n, 2 * _n + 1):
+            seen = 0
+            for at in range(0, len(x), size):
+                part, same = dl.part(x[at : at + size]), dl.part({"x": x[at : at + size].numpy()})["x"]
+                assert part.tolist() == same.tolist() and 1 <= len(part) <= -(-size // _n)
+                opt.zero_grad()
+                (weight * part**2).mean().backward()
+                dl.gradients(opt)
+                torch.testing.assert_close(weight.grad, (x[at : at + size] ** 2).mean())
+                seen += len(part)
+            least = len(x) if len(x) % size >= _n or not len(x) % size else len(x) - len(x) % size
+            assert least <= dl.total(seen)
+    assert dl.part(list(range(3 * _n))) == list(range(_r, 3 * _n, _n))
+    assert _n == 1 or "takes a batch" in _refusal(lambda: dl.part(3.0))
+
+
 def _refusal(call):
     try:
         call()

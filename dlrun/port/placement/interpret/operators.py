@@ -143,9 +143,11 @@ class Operators(Expressions):
             if not decays:
                 return Value(SAME, scalar=scalar)  # the serial number: ranks keep the serial steps
         if isinstance(op, (cst.Subtract, cst.SubtractAssign)) and b.untouched and a.kind is Kind.ENTRY:
-            return Value(replace(b, adds=frozenset({"lag"})), scalar=scalar)
+            how = {parts.added(a, self.apart)} if self.shards.parts else set[str]()
+            return Value(replace(b, adds=frozenset({"lag", *how}), counts=False), scalar=scalar)
         if a.kind is Kind.RUN and a.adds == {"lag"} and isinstance(op, _DIVIDES) and b.kind in (Kind.COUNT, Kind.INDEX):
             return Value(replace(a, adds=frozenset({"lag", "step"})), scalar=scalar)
+        b = SAME if self.shards.parts and "lag" in a.adds and b.counts else b  # ranks keep the serial steps
         if isinstance(op, _SCALES) and a.kind is Kind.RUN and right.const == 1:
             return replace(left, place=a, refs=frozenset())
         if isinstance(op, _SCALES) and (place := _scaled(a, b, isinstance(op, _DIVIDES))) is not None:
@@ -526,7 +528,8 @@ def _summed(a: Place, b: Place, adds: bool) -> Place | None:
     """Return the placement of a sum or difference in which a run takes part, or a count."""
     for run, lag in ((a, b), (b, a)):  # m + (x - m) / n, a running mean; m + r * (x - m), a moving average
         if run.untouched and lag.kind is Kind.RUN and lag.at == run.at and "lag" in lag.adds and adds:
-            return replace(run, adds=frozenset({"mean" if "step" in lag.adds else "decayed"}))
+            parted = lag.adds & {"entry", "summed", "bent"}  # where iterations have parts
+            return replace(run, adds=parted | {"mean" if "step" in lag.adds else "decayed"}, counts=False)
     for run, other in ((a, b), (b, a)):
         if run.kind is Kind.RUN and (adds or run is a):
             if other.kind in (Kind.ENTRY, Kind.SAME, Kind.COUNT, Kind.INDEX):
