@@ -52,7 +52,8 @@ class Told(keras.callbacks.Callback):
 
 count = Count()
 model.compile(keras.optimizers.SGD(0.0), loss_of)
-model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[count, Told()])
+watching = [count]
+model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[*watching, Told()])
 print("behind", count.seen, int(model.optimizer.iterations))
 
 

@@ -32,3 +32,23 @@ def train_epoch(X, Y):
 for epoch in range(9):
     loss, right = train_epoch(X, Y)
     print(epoch, float(loss), int(right))
+
+data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(B)
+seen, worst, errors = tf.Variable(0), tf.Variable(0.0), tf.Variable(tf.zeros(4))
+
+
+@tf.function
+def train_on():
+    for x, y in data:
+        with tf.GradientTape() as tape:
+            out = model(x, training=True)
+            loss = lossf(y, out)
+        opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        seen.assign_add(tf.shape(x)[0])
+        errors.assign_add(tf.cast(tf.histogram_fixed_width(out, [-2.0, 2.0], 4), tf.float32))
+        worst.assign(tf.maximum(worst, loss))
+
+
+for epoch in range(2):
+    train_on()
+    print("kept", int(seen), errors.numpy(), float(worst))

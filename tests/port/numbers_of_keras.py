@@ -68,6 +68,7 @@ for epoch in range(2):
         "means", total / (len(xs) // SIZE), total / 12, np.mean(losses), total / len(losses), sum(losses) / len(losses)
     )
     print("shares", hits / len(xs), right / len(xs), right / seen, hits / seen)
+    print("extremes", float(max(losses)), float(min(losses)), float(np.std(losses)))
     print("table", json.dumps({k: float(v) for k, v in sums.items()}), sums["accuracy"] / 12)
     means.append(float(np.mean(losses)))
     accuracies.append(float(hits / len(xs)))

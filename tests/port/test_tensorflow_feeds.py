@@ -419,3 +419,25 @@ for epoch in range(3):
 def test_an_order_that_a_generator_draws_by_a_ranks_own_numbers_is_doubted(draw: str, name: str, doubted: int) -> None:
     found = port(GENERATED.format(draw=draw, name=name)).doubts
     assert [d.danger for d in found if "of another order" in d.why] == ["high"] * doubted
+
+
+FIT_AND_TAPE = """
+import tensorflow as tf
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(320, seed=4).repeat().batch(16)
+net = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.1)
+net.compile(opt, "mse")
+net.fit(data, steps_per_epoch=20, epochs=3)
+batches = iter(data)
+for step in range(40):
+    x, y = next(batches)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((net(x) - y) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+"""
+
+
+def test_data_that_fit_shares_itself_are_shared_where_a_loop_draws_them() -> None:
+    ported = port(FIT_AND_TAPE)
+    assert "data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(320, seed=4).repeat().batch(16)\n" in ported.text
+    assert "net.fit(data, steps_per_epoch=20, epochs=3)\nbatches = iter(dl.shard(data))" in ported.text

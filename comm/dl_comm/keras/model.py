@@ -22,7 +22,6 @@ from dl_comm.keras.evaluating import Evaluating, bound, in_order
 from dl_comm.keras.global_batch import share_batches
 from dl_comm.keras.lars import lars
 from dl_comm.keras.metrics import folded_logs, folded_results
-from dl_comm.keras.reducing import average
 from dl_comm.keras.together import AverageMetrics, average_statistics, together
 from dl_comm.overflow import averaged_outside
 from dl_comm.rank0 import print
@@ -80,7 +79,8 @@ def distribute(
     ``train_step`` that all losses it differentiates are means over the samples of the batch that it gets.
 
     Else ``train_on_batch`` takes this rank's batch, begins likewise, averages the statistics of BatchNormalization,
-    too, so that all ranks evaluate one model, and returns the means over the ranks of its losses.
+    too, so that all ranks evaluate one model, and returns the numbers of this batch: ``average``, ``gather`` or
+    ``maximum`` bring those of all ranks together.
 
     ``use_lars`` gives every layer of an SGD a rate of its own (see ``lars``). Only this instance changes, no class:
     what the model saves is plain Keras and loads without dl_comm. Call it again after another ``compile`` if you do not
@@ -196,7 +196,7 @@ def _by_hand(model: Any, parted: bool) -> Any:
         if not parted:
             result = plain(*args, **kwargs)
             average_statistics(model)
-            return average(result)
+            return result
         options = bound(plain, args, kwargs)
         logs = plain(**options | {"return_dict": True})
         average_statistics(model)

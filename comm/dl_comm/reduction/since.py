@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,6 +42,8 @@ def _copied(value: Any) -> Any:
     if type(value) is deque:
         entries = (entry if hasattr(entry, "dtype") else _copied(entry) for entry in value)
         return deque(entries, value.maxlen)  # tensors are known again by identity, see _stayed
+    if _is_in_graph(value):
+        return value.read_value() if hasattr(value, "read_value") else value
     if hasattr(value, "dtype") or isinstance(value, set):
         return copy.deepcopy(value)
     made = copy.copy(value)
@@ -48,6 +51,12 @@ def _copied(value: Any) -> Any:
         if type(field) in _KEPT or hasattr(field, "dtype"):
             vars(made)[name] = _copied(field)  # what the loop changes in place
     return made
+
+
+def _is_in_graph(value: Any) -> bool:
+    """Tell whether ``value`` is a tensor or variable of TensorFlow, and this runs inside a ``tf.function``."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(value, (tf.Tensor, tf.Variable)) and not tf.executing_eagerly()
 
 
 def _with(mapping: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Any:
@@ -95,6 +104,8 @@ def _unset(before: Any) -> Any:
     if getattr(before, "ndim", 0) == 0 or not hasattr(before, "dtype"):
         return None
     unset = before - before != 0
+    if not hasattr(unset, "any"):
+        return None  # TensorFlow's
     return unset if bool(unset.any()) else None
 
 

@@ -10,10 +10,11 @@ import libcst as cst
 
 from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.models.keras_models import FITS
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions.positions import mentions
-from dlrun.port.program.script import dotted, names_in, walk
+from dlrun.port.program.script import calls_method, dotted, names_in, walk
 
 # Foreign functions that go through a loader for what it holds; others may make batches of it, or know its length.
 _LOOKS = re.compile(
@@ -187,10 +188,14 @@ class Uses:
         )
 
     def _given(self, call: cst.Call) -> Iterator[cst.BaseExpression]:
-        """Yield what ``call`` hands to a function out of sight that evaluates, as its name says."""
+        """Yield what ``call`` hands to a function out of sight that evaluates, as its name says, or to Keras' fit().
+
+        That takes its share itself.
+        """
         name = self.script.name_of(call.func) or dotted(call.func)
         foreign = not name.startswith("builtins.") and not self.kinds.of_call(call) and not self.flow.targets(call)
-        if foreign and _LOOKS.search(dotted(call.func).rsplit(".", 1)[-1]):
+        fits = calls_method(call, *FITS) and self.kinds.of(call.func.value) == "module"
+        if foreign and (fits or _LOOKS.search(dotted(call.func).rsplit(".", 1)[-1])):
             yield from (a.value for a in call.args if isinstance(a.value, (cst.Name, cst.Attribute, cst.Subscript)))
 
     def _works(self, loop: cst.For) -> bool:

@@ -55,7 +55,7 @@ def batches_by_hand_and_steps_of_ones_own_are_averaged():
             whole = slice(k * 3 * n, (k + 1) * 3 * n)
             losses.append(model.train_on_batch(x[whole][mine], y[whole][mine], return_dict=k > 1))
         model.trainable = True
-        return losses[1:3]
+        return losses[1:3] if batch != 4 else [dl.average(loss) for loss in losses[1:3]]
 
     for metrics in ([], ["mae"]):
         built = bool(metrics)  # else each rank would begin elsewhere

@@ -162,11 +162,11 @@ class Expressions(Machine):
 
     def _Tuple(self, node: cst.Tuple) -> Value:  # noqa: N802
         items = self._elements(node.elements)
-        return Value(
-            self._starred(node.elements) if items is None else SAME,
-            items=None if items is None else tuple(items),
-            name="tuple",
-        )
+        if items is not None:
+            return Value(SAME, items=tuple(items), name="tuple")
+        if self._held_of_starred(node.elements):
+            return self._sequence("list", node, node.elements)
+        return Value(self._starred(node.elements), name="tuple")
 
     def _List(self, node: cst.List) -> Value:  # noqa: N802
         first, *rest = node.elements or (None,)
@@ -183,7 +183,7 @@ class Expressions(Machine):
         items = self._elements(elements)
         made = self.new(kind, node)
         if items is None:
-            self.write((made, REST), Value(self._starred(elements)))
+            self.write((made, REST), Value(self._starred(elements), refs=self._held_of_starred(elements)))
         for i, item in enumerate(items or ()):
             self.write((made, f"[{i}]" if kind == "list" else REST), item)
         return Value(refs=frozenset([made]), zero=not elements)
@@ -217,6 +217,13 @@ class Expressions(Machine):
             self.content(self.iterate(element.value, value) if star else value)  # of a dict its keys
             for star, (element, value) in zip(starred, given, strict=True)
         )
+
+    def _held_of_starred(self, elements: Any) -> frozenset[Any]:
+        """Return the objects and functions among ``elements`` that are no boxes: Keras' callbacks, say."""
+        given = [(element, self.eval(element.value)) for element in elements]
+        held = [self.iterate(e.value, v) if isinstance(e, cst.StarredElement) else v for e, v in given]
+        refs = (r for value in held for r in value.refs)
+        return frozenset(r for r in refs if not isinstance(r, Obj) or r.cls is not None or r.kind == "foreign")
 
     def _Dict(self, node: cst.Dict) -> Value:  # noqa: N802
         made = self.new("dict", node)
