@@ -25,6 +25,7 @@ from dlrun.verify.checks.numbers import (
 )
 from dlrun.verify.checks.plateaus import plateaus
 from dlrun.verify.checks.reached import folds_left, unshown
+from dlrun.verify.checks.seldom import seldom
 from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.tails import NAME as TAIL
 from dlrun.verify.checks.tails import tail_of, tails
@@ -74,7 +75,7 @@ def frozen(
         if few and few.status == "failed":
             return [few], made.serial_runs, made.known, made.port_runs
     if few or further:
-        every = few or further, made.tails() if few else None, made.left, made.once
+        every = few or further, made.tails() if few else None, made.left, made.once, made.seldom
         return [check for check in every if check], made.serial_runs, made.known, made.port_runs
     return _uncompared(serial, OTHERS), made.serial_runs, made.known, made.port_runs
 
@@ -97,6 +98,7 @@ class Frozen:
         self.known: frozenset[Key] = frozenset()
         self.left: Check | None = None  # of the last run
         self.once: Check | None = None  # where no second epoch could be compared
+        self.seldom: Check | None = None  # of a line that comes after n times the samples
         self._rounds = 1
         self._loaders = loaders.training(serial.root)
         self._turn = _steps_of_turn(serial) if not self._loaders else 0
@@ -173,7 +175,13 @@ class Frozen:
         if other.whole:
             self.port_runs.append(other)
             self.left = folds_left(one)
+            self.seldom = self.seldom or self._seldom(one, other)
         return one, other
+
+    def _seldom(self, one: Run, other: Run) -> Check | None:
+        script = self.runs.job.serial
+        found = seldom(script.read_text(errors="replace"), script.name, one, other) if self.fewer > 1 else None
+        return found if one in self.serial_runs else None
 
     def _affordable_rounds(self, each: int) -> int:
         """Return how often so many steps of each rank can be made, for one fold after another."""
