@@ -221,7 +221,7 @@ class Frozen:
         noise = any(step.drew for step in self.serial.root.steps)  # dealt to whole batches
         alike = not noise if self.fewer == 1 or self.fits else same_batches(*pair)  # Keras weighs by samples
         if not alike:
-            return next(iter(_uncompared(self.serial, OTHERS)), None)
+            return next(iter(_uncompared(self.serial, _ends_elsewhere(*pair) or OTHERS)), None)
         finished = (pair[1].root.last("end") or {"how": ""})["how"] == "finished"
         far = f"in {len(pair[1].root.steps)} steps" + ", to the end of the script" * finished
         found = self._compared(pair, each, few)
@@ -246,6 +246,15 @@ class Frozen:
         if own.error or own.hung:
             return found
         return of_gradients(found, numbers_of(own), singles, accumulated=window(self.serial.root)[0] > 1)
+
+
+def _ends_elsewhere(serial: Run, run: Run) -> str:
+    """Return that both scripts came to their end, after other numbers of epochs; empty if not."""
+    if any((each.root.last("end") or {"how": ""})["how"] != "finished" for each in (serial, run)):
+        return ""
+    one, other = (sum(epoch.complete for epoch in training(each.root)) for each in (serial, run))
+    ends = f"with the same parameters {len(run.traces)} ranks end after {other} epochs, the serial script after {one}"
+    return ends if one != other else ""
 
 
 def _steps_of_turn(run: Run) -> int:
