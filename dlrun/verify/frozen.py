@@ -77,7 +77,7 @@ def frozen(
     if few or further:
         every = few or further, made.tails() if few else None, made.left, made.once, made.seldom
         return [check for check in every if check], made.serial_runs, made.known, made.port_runs
-    return _uncompared(serial, OTHERS), made.serial_runs, made.known, made.port_runs
+    return _uncompared([serial, *made.serial_runs][-1], OTHERS), made.serial_runs, made.known, made.port_runs
 
 
 def _uncompared(serial: Run, reason: str) -> list[Check]:
@@ -221,7 +221,7 @@ class Frozen:
         noise = any(step.drew for step in self.serial.root.steps)  # dealt to whole batches
         alike = not noise if self.fewer == 1 or self.fits else same_batches(*pair)  # Keras weighs by samples
         if not alike:
-            return next(iter(_uncompared(self.serial, _ends_elsewhere(*pair) or OTHERS)), None)
+            return next(iter(_uncompared(pair[0], _ends_elsewhere(*pair) or OTHERS)), None)
         finished = (pair[1].root.last("end") or {"how": ""})["how"] == "finished"
         far = f"in {len(pair[1].root.steps)} steps" + ", to the end of the script" * finished
         found = self._compared(pair, each, few)

@@ -121,11 +121,15 @@ class Averaging:
         facts |= {"follows": True} if callable(count) else {}
         return Fewer(result) if type(result) is int else result, facts
 
-    def _serial_steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
-        result = count if self.recorder.orders.global_batch else function(count)
+    def _serial_steps(self, function: Any, count: int, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Count what ranks have evaluated together as theirs, also where they repeat the training."""
+        with divided(self.loaders.totals.evaluates and self.recorder.orders.training_shards is not None):
+            result = count if self.recorder.orders.global_batch else function(count, *args, **kwargs)
         return result, {"count": number_of(count), "result": number_of(result)}
 
-    _compound = _serial_steps
+    def _compound(self, function: Any, decay: float) -> tuple[Any, dict[str, Any]]:
+        result = decay if self.recorder.orders.global_batch else function(decay)
+        return result, {"count": number_of(decay), "result": number_of(result)}
 
     def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         number, self._shards = self._shards, self._shards + 1
