@@ -102,6 +102,8 @@ class Frozen:
         self._rounds = 1
         self._loaders = loaders.training(serial.root)
         self._turn = _steps_of_turn(serial) if not self._loaders else 0
+        reseeded = (number for call in sharded.root.returns("reseed") for number in call.facts.get("generators", ()))
+        self._generators = tuple(sorted(set(reseeded))) if self._turn else ()
         self.fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
         self._slowest = max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
 
@@ -165,7 +167,7 @@ class Frozen:
 
     def _pair(self, each: int, few: int) -> tuple[Run, Run]:
         self._rounds = self._affordable_rounds(each)
-        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds}
+        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds, "generators": self._generators}
         one, other = self.runs.both(
             lambda: self.runs.frozen(self.fewer * each, few, self._loaders, 0, **more),
             lambda: self.runs.frozen(each, few, self._loaders, stride=self.fewer, **more),
@@ -234,7 +236,7 @@ class Frozen:
         if not found.other or self.fewer == 1:
             return found
         turns = range(1, len(self.sharded.traces))
-        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds}
+        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds, "generators": self._generators}
         turned = [self.runs.frozen(self.fewer * each, few, self._loaders, turn, **more) for turn in turns]
         if any(run.error or run.hung for run in turned):
             return replace(found, other=(), loose=(*found.loose, *found.other))
