@@ -25,6 +25,7 @@ from dlrun.verify.checks.numbers import (
 )
 from dlrun.verify.checks.plateaus import plateaus
 from dlrun.verify.checks.reached import folds_left, unshown
+from dlrun.verify.checks.seldom import seldom
 from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.tails import NAME as TAIL
 from dlrun.verify.checks.tails import tail_of, tails
@@ -74,9 +75,9 @@ def frozen(
         if few and few.status == "failed":
             return [few], made.serial_runs, made.known, made.port_runs
     if few or further:
-        every = few or further, made.tails() if few else None, made.left, made.once
+        every = few or further, made.tails() if few else None, made.left, made.once, made.seldom
         return [check for check in every if check], made.serial_runs, made.known, made.port_runs
-    return _uncompared(serial, OTHERS), made.serial_runs, made.known, made.port_runs
+    return _uncompared([serial, *made.serial_runs][-1], OTHERS), made.serial_runs, made.known, made.port_runs
 
 
 def _uncompared(serial: Run, reason: str) -> list[Check]:
@@ -97,9 +98,12 @@ class Frozen:
         self.known: frozenset[Key] = frozenset()
         self.left: Check | None = None  # of the last run
         self.once: Check | None = None  # where no second epoch could be compared
+        self.seldom: Check | None = None  # of a line that comes after n times the samples
         self._rounds = 1
         self._loaders = loaders.training(serial.root)
         self._turn = _steps_of_turn(serial) if not self._loaders else 0
+        reseeded = (number for call in sharded.root.returns("reseed") for number in call.facts.get("generators", ()))
+        self._generators = tuple(sorted(set(reseeded))) if self._turn else ()
         self.fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
         self._slowest = max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
 
@@ -163,7 +167,7 @@ class Frozen:
 
     def _pair(self, each: int, few: int) -> tuple[Run, Run]:
         self._rounds = self._affordable_rounds(each)
-        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds}
+        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds, "generators": self._generators}
         one, other = self.runs.both(
             lambda: self.runs.frozen(self.fewer * each, few, self._loaders, 0, **more),
             lambda: self.runs.frozen(each, few, self._loaders, stride=self.fewer, **more),
@@ -173,7 +177,13 @@ class Frozen:
         if other.whole:
             self.port_runs.append(other)
             self.left = folds_left(one)
+            self.seldom = self.seldom or self._seldom(one, other)
         return one, other
+
+    def _seldom(self, one: Run, other: Run) -> Check | None:
+        script = self.runs.job.serial
+        found = seldom(script.read_text(errors="replace"), script.name, one, other) if self.fewer > 1 else None
+        return found if one in self.serial_runs else None
 
     def _affordable_rounds(self, each: int) -> int:
         """Return how often so many steps of each rank can be made, for one fold after another."""
@@ -213,7 +223,7 @@ class Frozen:
         noise = any(step.drew for step in self.serial.root.steps)  # dealt to whole batches
         alike = not noise if self.fewer == 1 or self.fits else same_batches(*pair)  # Keras weighs by samples
         if not alike:
-            return next(iter(_uncompared(self.serial, OTHERS)), None)
+            return next(iter(_uncompared(pair[0], _ends_elsewhere(*pair) or OTHERS)), None)
         finished = (pair[1].root.last("end") or {"how": ""})["how"] == "finished"
         far = f"in {len(pair[1].root.steps)} steps" + ", to the end of the script" * finished
         found = self._compared(pair, each, few)
@@ -226,7 +236,7 @@ class Frozen:
         if not found.other or self.fewer == 1:
             return found
         turns = range(1, len(self.sharded.traces))
-        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds}
+        more: dict[str, Any] = {"turn_steps": self._turn, "rounds": self._rounds, "generators": self._generators}
         turned = [self.runs.frozen(self.fewer * each, few, self._loaders, turn, **more) for turn in turns]
         if any(run.error or run.hung for run in turned):
             return replace(found, other=(), loose=(*found.loose, *found.other))
@@ -238,6 +248,15 @@ class Frozen:
         if own.error or own.hung:
             return found
         return of_gradients(found, numbers_of(own), singles, accumulated=window(self.serial.root)[0] > 1)
+
+
+def _ends_elsewhere(serial: Run, run: Run) -> str:
+    """Return that both scripts came to their end, after other numbers of epochs; empty if not."""
+    if any((each.root.last("end") or {"how": ""})["how"] != "finished" for each in (serial, run)):
+        return ""
+    one, other = (sum(epoch.complete for epoch in training(each.root)) for each in (serial, run))
+    ends = f"with the same parameters {len(run.traces)} ranks end after {other} epochs, the serial script after {one}"
+    return ends if one != other else ""
 
 
 def _steps_of_turn(run: Run) -> int:

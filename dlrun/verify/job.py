@@ -97,6 +97,10 @@ def _verified(runs: Runs, say: Callable[[Check], None]) -> Verdict:
 
     def add(*more: Check) -> None:
         for check in more:
+            if check.fault and any(
+                (c.name, c.fault, c.where) == (check.name, check.fault, check.where) for c in checks
+            ):
+                continue  # found once more in another run
             checks.append(check)
             say(check)
 

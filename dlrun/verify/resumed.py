@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dlrun.verify.checks import gradients, ranks
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.held import held
+from dlrun.verify.checks.iterations import other_epochs
 from dlrun.verify.checks.reached import left
 from dlrun.verify.checks.start import broadcast
 from dlrun.verify.trace import Run
@@ -49,6 +50,9 @@ def _judged(one: Run, many: Run, serial: tuple[Run, Run]) -> Check:
     if bad := next((check for check in found if check and check.status == "failed"), None):
         todo = "let rank 0 read it, and broadcast all of it: the model, the optimizer and numbers such as the epoch"
         return replace(bad, name=NAME, finding=f"{beside}{bad.finding}", todo=f"{todo}; or let all ranks read it")
+    if length := other_epochs(one, many):
+        todo = "begin with the epoch behind the one that was saved"
+        return replace(length, name=NAME, finding=f"{beside}{length.finding}", todo=todo)
     for names, a, b in zip(one.root.names.values(), one.root.starts.values(), many.root.starts.values(), strict=False):
         for name, p, q in zip(names, a, b, strict=False):
             if p["hash"] != q["hash"]:

@@ -218,6 +218,9 @@ def test_running_statistics_are_averaged_where_all_ranks_come_to_evaluate():
     assert "dl.average(model)" not in port(NORMED.replace("torch.nn.BatchNorm1d(1)", "torch.nn.ReLU()")).text
     anew = port(NORMED.replace("    model.eval()\n", "    model = model.eval()\n"))
     assert anew.text.count("    model = model.eval()\n    dl.average(model)  # BatchNorm's statistics") == 1
+    chosen = "    model.train() if epoch < 2 else model.eval()\n"
+    either = port(NORMED.replace("    model.eval()\n    torch", f"{chosen}    torch")).text
+    assert either.count(f"{chosen}    dl.average(model)  # BatchNorm's statistics") == 1
     copy = (
         "class Mean(torch.nn.Module):\n    def __init__(self, model):\n        super().__init__()\n"
         "        self.module = copy.deepcopy(model)\n        self.module.eval()\nmean = Mean(model)\n"

@@ -481,3 +481,8 @@ def test_the_window_of_optimizers_is_that_of_them_all() -> None:
             one = step(number, 0.9)
             events.append(Event("step", one.at, 0.0, one.facts | {"optimizer": one_of}))
     assert window(run(events).root) == (2, 3)
+
+
+def test_batches_that_only_an_evaluation_reads_belong_to_no_step() -> None:
+    events = [optimizer(), step(1, 0.9), event("epoch", epoch=0, loader=0, data=0, size=8), step(2, 0.8)]
+    assert window(run([*events, event("batch", epoch=0, indices=[0], hash="")]).root) == (1, 2)

@@ -255,3 +255,23 @@ def test_a_way_out_of_the_training_loop_by_the_rank_s_number_is_named_before_it_
 def test_ranks_that_change_their_training_by_numbers_of_their_own_are_named(kind: str, fault: str) -> None:
     ranks = [[event(kind, what="loss > last", values={"loss": loss}), step(1, 0.9)] for loss in (0.5, 0.7)]
     assert steps(run(*ranks)).fault == fault
+
+
+def test_what_a_method_that_trains_changes_every_so_many_steps_is_watched() -> None:
+    source = dedent(
+        """
+        class Agent:
+            def learn(self, batch):
+                self.optimizer.step()
+                self.t += 1
+                if self.t % self.every == 0:
+                    self.target.load_state_dict(self.q.state_dict())
+                if self.fresh:
+                    self.target.load_state_dict(self.q.state_dict())
+
+            def reset(self):
+                if self.t % 2 == 0:
+                    self.target.load_state_dict(self.q.state_dict())
+        """
+    )
+    assert changing(ast.parse(source), set(), {"learn"}) == {6}

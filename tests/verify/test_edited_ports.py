@@ -210,6 +210,16 @@ def test_epochs_stay_and_steps_are_divided_once(serial, port, fault) -> None:
 
 
 @pytest.mark.parametrize(
+    ("epochs", "divided", "fault"),
+    [(8, False, ""), (7, False, "other-epochs"), (9, False, "other-epochs"), (7, True, "")],
+)
+def test_an_epoch_more_or_less_is_told_but_for_what_rounding_makes_of_steps(epochs, divided, fault) -> None:
+    given = [event("return", fn="steps", count=15, result=8)] * divided
+    check = turns(run(loop(8, 2)), run(*[[*given, *loop(epochs, 2, 2)]] * 2))
+    assert (check.fault if check else "") == fault
+
+
+@pytest.mark.parametrize(
     ("epochs", "batches", "single", "fault"),
     [
         (8, 5, False, ""),

@@ -144,3 +144,19 @@ def test_what_is_saved_every_so_many_steps_is_saved_after_as_many_samples(every:
 
     found = cadence(run(saving(24, every)), run(saving(12, after), evaluating(12)), 2)
     assert (found.fault if found else "") == fault
+
+
+@pytest.mark.parametrize(("every", "fault"), [(4, ""), (8, "too-seldom")], ids=["divided", "undivided"])
+def test_a_target_that_is_copied_every_so_many_steps_is_copied_after_as_many_samples(every: int, fault: str) -> None:
+    def copying(steps: int, k: int, condition: str) -> list[Event]:
+        events = [optimizer()]
+        for number in range(1, steps + 1):
+            taken = {"taken": True} if number % k == 0 else {}
+            events += [step(number, 0.9), event("change", "t.py:7", what=condition, values={}, **taken)]
+        return events
+
+    condition = "it % dl.steps(8) == 0" if every == 4 else "it % 8 == 0"
+    found = cadence(
+        run(copying(24, 8, "it % 8 == 0")), run(*[copying(12 if every == 4 else 16, every, condition)] * 2), 2
+    )
+    assert (found.fault if found else "") == fault

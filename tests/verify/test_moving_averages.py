@@ -48,6 +48,14 @@ def test_a_decay_that_is_left_is_a_fault_where_the_global_batch_grew(decay: floa
         assert "ema.weight keeps 0.9" in check.finding and "remembers 2 times as many" in check.finding
 
 
+@pytest.mark.parametrize(
+    ("decay", "batch", "fault"), [(0.81, 8, ""), (0.6561, 8, "average-too-short"), (0.81, 4, "average-too-short")]
+)
+def test_an_average_that_moves_twice_at_a_step_forgets_too_soon(decay: float, batch: int, fault: str) -> None:
+    check = moving(trained(0.9), trained(decay, 2, batch))
+    assert (check.fault if check else "") == fault
+
+
 @pytest.mark.parametrize(("decay", "share", "fault"), [(0.81, 0.19, ""), (0.81, 0.1, "other-average")])
 def test_an_average_whose_weights_do_not_add_up_to_1_is_none(decay: float, share: float, fault: str) -> None:
     check = moving(trained(0.9), trained(decay, 2, share=share))

@@ -256,3 +256,21 @@ def test_a_total_of_what_equal_seeds_make_alike_is_a_consequence() -> None:
     (sum_of_shared,) = (check for check in checks if check.name == "sums over ranks")
     assert (sum_of_shared.status, sum_of_shared.fault) == ("failed", "")
     assert sum_of_shared.todo.startswith("see ")
+
+
+@pytest.mark.parametrize(
+    ("loss", "total", "fault"),
+    [
+        ("0.5126", (2.09, 4.1008), "metric-weighted-otherwise"),  # 8 batches of 2 ranks, in place of 7
+        ("0.5126", (3.5882, 7.3), "metric-of-one-rank"),  # what rank 0 has of its own
+        ("0.5126", (None, None), "metric-of-one-rank"),
+    ],
+)
+def test_a_mean_over_all_ranks_batches_that_weighs_otherwise_is_not_called_one_ranks(loss, total, fault) -> None:
+    def shows(number: str, *before: Event) -> Run:
+        return run(*[[*epoch([[0, 1]]), *before, event("print", "t.py:9", text=f"val loss {number}")]] * 2)
+
+    added = event("return", "t.py:8", fn="total", evaluates=True, local=total[0], sum=total[1])
+    serial, ranks = shows("0.5217"), shows(loss, added)
+    check = metrics(serial, serial, serial, ranks)
+    assert check.fault == fault, check

@@ -1,4 +1,4 @@
-"""Do ranks evaluate, save, and choose what to keep, after as many samples as the serial script?
+"""Do ranks evaluate, save, choose what to keep, and change their training, after as many samples as serially?
 
 What comes every k steps comes every k/n steps of n ranks, each of which takes n times the samples.
 """
@@ -9,10 +9,12 @@ import re
 from pathlib import Path
 
 from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.tracer.changes import CHANGE
 from dlrun.verify.verdict import Check, failed
 
 NAME = "cadence"
 DIGITS = re.compile(r"\d+")
+UNDIVIDED = re.compile(r"\w+\.steps\(([^()]*)\)")  # what the serial script has in place of dl.steps(k)
 LEAST = 2  # evaluations of the serial script, so that they come again and again
 
 
@@ -68,4 +70,7 @@ def _what(event: Event, training: set[int]) -> str | None:
         return "what is evaluated"
     if event.kind == "file" and event["how"] == "write":
         return f"what is written into {DIGITS.sub('#', Path(event['path']).name)}"
+    if event.kind == CHANGE and event.facts.get("taken"):
+        condition = UNDIVIDED.sub(r"\1", event["what"])
+        return f"what is done `if {condition}`"
     return "" if event.kind == "choice" else None

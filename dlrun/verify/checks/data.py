@@ -270,8 +270,9 @@ def _batch_sizes(serial: Run, run: Run) -> tuple[int, list[int], str]:
 
 
 def _passes(trace: Trace) -> set[object]:
-    """Return the numbers of the passes over the first training loader."""
-    return {e["epoch"] for e in trace.all("epoch") if e["loader"] == training(trace)[0].loader}
+    """Return the numbers of the passes over the first training loader; none where no loader trains."""
+    first = next(iter(training(trace)), None)
+    return {e["epoch"] for e in trace.all("epoch") if first is not None and e["loader"] == first.loader}
 
 
 def batches_a_step(trace: Trace, optimizer: int | None = None) -> int:

@@ -38,7 +38,25 @@ def turns(serial: Run, run: Run) -> Check | None:
             finding = f"{b['what']} goes through {now:g} epochs, the serial script through {before:g}, and each epoch "
             finding += f"has 1/{n} of the steps already"
             return failed(NAME, finding, "leave the number of epochs as it is", "too-few-steps", where=b.at)
-    return _unbounded(serial, run) or _undivided(serial, run)
+    return other_epochs(serial, run) or _unbounded(serial, run) or _undivided(serial, run)
+
+
+def other_epochs(serial: Run, run: Run) -> Check | None:
+    """Tell of a loop that goes through more or fewer epochs on ranks than serially, by one, say; None of none.
+
+    Where steps were divided before it, the epochs may follow from them, rounded otherwise.
+    """
+    for a, b in zip(loops(serial.root), loops(run.root), strict=False):
+        before, now = a["values"][TURNS], b["values"][TURNS]
+        if now == before:
+            continue
+        until = run.root.events[: run.root.events.index(b)]
+        divided = any(event.kind == "return" and event["fn"] == "steps" for event in until)
+        if divided or not (_goes_through_epochs(serial.root, a) and _shares(serial, run)):
+            return None
+        finding = f"{b['what']} goes through {now:g} epochs, the serial script through {before:g}"
+        return failed(NAME, finding, "let it go through the serial script's epochs", "other-epochs", where=b.at)
+    return None
 
 
 def _undivided(serial: Run, run: Run) -> Check | None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 
 from dlrun.verify.checks.evaluated import differing
-from dlrun.verify.checks.output import Difference, factor, first_difference, shown
+from dlrun.verify.checks.output import NUMBER, Difference, close, factor, first_difference, shown
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
 NAME = "metrics"
+BATCHES = 100  # of so many in an evaluation a number of four digits tells by which one a sum was divided
 
 
 def metrics(serial: Run, again: Run, identity: Run, run: Run | None) -> Check:
     """``run`` trained as the serial script on every rank, and sharded nothing but what it did not train on."""
     if run is None:
-        return skipped(NAME, "no evaluation is sharded: every rank sees all of it")
+        seen = any(not epoch.trains for epoch in identity.root.epochs) or not any(identity.root.returns("shard"))
+        so = "no evaluation is sharded: every rank sees all of it"
+        return skipped(NAME, so if seen else "no evaluation comes in these steps")
     difference = first_difference(serial.root.printed, again.root.printed, run.root.printed, exact=False)
     difference = difference or differing(serial, again, identity, run)
     if difference is None:
@@ -87,8 +90,31 @@ def _mean_of_means(run: Run, said: str, difference: Difference) -> Check:
         return failed(NAME, finding, todo, "metric-mean-of-means", where=averaged[-1].at)
     if twice and any(event["evaluates"] for event in run.root.returns("total")):
         return counted_twice(run, said, difference.at)
+    if (total := _mean_of_batches(run, difference)) is not None:
+        finding = f"{said}: a mean over all ranks' batches (dl.total() at {total.at}), of which the last ones are "
+        finding += f"others than the serial script's ({counts}) and weigh otherwise"
+        todo = 'let ranks share whole batches, dl.shard(loader, whole="batches"), or weigh each by its samples'
+        return failed(NAME, finding, todo, "metric-weighted-otherwise", where=difference.at)
     todo = "evaluate on every rank without dl.shard(), or average sums and counts over the ranks"
     return failed(NAME, f"{said}: rank 0's share ({counts})", todo, "metric-of-one-rank", where=difference.at)
+
+
+def _mean_of_batches(run: Run, difference: Difference) -> Event | None:
+    """Return the sum over all ranks of which a number that is shown is so many times a part; None of none."""
+    pairs = zip(
+        *(NUMBER.findall(shown(line or "")) for line in (difference.expected, difference.printed)), strict=False
+    )
+    printed = next((b for a, b in pairs if a != b and float(b)), None)
+    sums = [event for event in _sums(run.root) if None not in (event["local"], event["sum"])]
+    if printed is None:
+        return None
+    return next((e for e in sums if _is_part(printed, e["sum"]) and not _is_part(printed, e["local"])), None)
+
+
+def _is_part(number: str, total: float) -> bool:
+    """Whether a number is a total, divided by a whole number of batches, up to the digits that it shows."""
+    count = round(total / float(number))
+    return 1 < count <= BATCHES and close(number, f"{total / count:.12g}")
 
 
 def counts_of(run: Run) -> tuple[str, int]:

@@ -22,6 +22,7 @@ GRID = [1 - 10 ** (-exponent / 40) for exponent in range(4, 200)]  # decays from
 EXACT, HALVINGS, FEW = 1e-3, 20, 4  # how close it comes to its own; halvings of the distance between decays
 LONG = 0.95  # decays above are no plain mean's of a few steps
 LEAST = 0.25  # a decay below is not looked for
+SHORT = 1.5  # times what is forgotten at a step, so that rounding makes no fault
 NEAR, ALIKE = 0.02, 0.1  # how close an average has to come to one with this decay; two decays' 1 - d, relative
 
 
@@ -38,7 +39,10 @@ def moving(identity: Run, run: Run) -> Check | None:
             )
             todo = "let its two weights add up to 1: decay, 1 - decay = dl.compound(0.99), 1 - dl.compound(0.99), say"
             return failed(NAME, finding, todo, "other-average", where=run.root.steps[-1].at)
-    if batch_factor(identity, run) != n:
+    factor = batch_factor(identity, run)
+    if short := _too_short(identity, run, factor):
+        return short
+    if factor != n:
         return None
     one, now = _certain(identity.root), _certain(run.root)
     for name, decay in now.items():
@@ -47,6 +51,21 @@ def moving(identity: Run, run: Run) -> Check | None:
             finding += f"samples: it remembers {n} times as many"
             todo = "dl.compound(decay) keeps as many as the serial script's"
             return failed(NAME, finding, todo, "average-too-long", where=run.root.steps[-1].at)
+    return None
+
+
+def _too_short(identity: Run, run: Run, factor: float) -> Check | None:
+    """Name an average that forgets more at a step than a serial one of so many steps, as one that is made twice."""
+    one, now = exactly(identity.root), exactly(run.root)
+    for name in one.keys() & now.keys():
+        kept = one[name] ** factor
+        if 1 - now[name] > SHORT * (1 - kept):
+            finding = (
+                f"{name} keeps {now[name]:.4g} of itself at each step of {len(run.traces)} ranks, where {kept:.4g} "
+            )
+            finding += f"remembers as many samples as {one[name]:.4g} does on 1 rank: it forgets too soon"
+            todo = "move it once a step, with dl.compound(decay) where a step takes n times the samples"
+            return failed(NAME, finding, todo, "average-too-short", where=run.root.steps[-1].at)
     return None
 
 

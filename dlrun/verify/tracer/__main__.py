@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
     os.environ.update(ENVIRONMENT)
     gc.disable()  # what is imported now stays until the end: looking through it takes a third of PyTorch's import
     from dlrun.package import home_of
-    from dlrun.verify.tracer import conditions, files, logged, sites
+    from dlrun.verify.tracer import conditions, files, logged, scalars, sites
     from dlrun.verify.tracer.recorder import Orders, Recorder, Stopped, rank_here
 
     orders = Orders.read(arguments[0])
@@ -60,6 +60,7 @@ def main(arguments: list[str]) -> None:
     recorder.note("sites", file=script.name, calls=sites.sites(text))
     files.install(recorder)
     logged.install(recorder)
+    scalars.install(recorder)
     how, where = "finished", None
     try:
         if home.package:  # it has relative imports: run as by python -m
@@ -167,7 +168,7 @@ def preload(framework: str) -> None:
     """Import what a run of a script in this framework does, and change nothing."""
     os.environ.update(ENVIRONMENT)
     gc.disable()
-    from dlrun.verify.tracer import conditions, files, logged, sites  # noqa: F401
+    from dlrun.verify.tracer import conditions, files, logged, scalars, sites  # noqa: F401
 
     if framework == "torch":
         import torch  # noqa: F401

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from dlrun.apart.imports import AfterImport
 from dlrun.apart.loose import own
+from dlrun.verify.tracer import generators
 from dlrun.verify.tracer.followed import CALLS
 from dlrun.verify.tracer.importing import changed, followed, number_of, showing
 from dlrun.verify.tracer.loaders import Loaders
@@ -96,7 +97,11 @@ class Averaging:
         alike = kwargs.get("alike", False)
         if not alike and not args:
             self.training.turns.reseeded()
-        return (None if self.recorder.orders.quiet and not alike else function(*args, **kwargs)), {}
+        elif not alike:
+            self.training.turns.reseeded_own()
+        own = [number for each in args if (number := generators.number_of(each)) is not None]
+        result = None if self.recorder.orders.quiet and not alike else function(*args, **kwargs)
+        return result, {"generators": own} if own else {}
 
     def _lr_scale(self, function: Any, lr: float = 1.0, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         result = lr if self.recorder.orders.global_batch else function(lr, *args, **kwargs)
@@ -121,11 +126,15 @@ class Averaging:
         facts |= {"follows": True} if callable(count) else {}
         return Fewer(result) if type(result) is int else result, facts
 
-    def _serial_steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
-        result = count if self.recorder.orders.global_batch else function(count)
+    def _serial_steps(self, function: Any, count: int, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Count what ranks have evaluated together as theirs, also where they repeat the training."""
+        with divided(self.loaders.totals.evaluates and self.recorder.orders.training_shards is not None):
+            result = count if self.recorder.orders.global_batch else function(count, *args, **kwargs)
         return result, {"count": number_of(count), "result": number_of(result)}
 
-    _compound = _serial_steps
+    def _compound(self, function: Any, decay: float) -> tuple[Any, dict[str, Any]]:
+        result = decay if self.recorder.orders.global_batch else function(decay)
+        return result, {"count": number_of(decay), "result": number_of(result)}
 
     def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         number, self._shards = self._shards, self._shards + 1

@@ -6,6 +6,7 @@ They have no way out of a loop; but ranks that decide by numbers of their own go
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from dlrun.verify.tracer.syntax import Loop, callee, inside
 
@@ -15,13 +16,22 @@ CALLS = {"load_state_dict", "requires_grad_", "add_param_group", "set_weights"}
 SETS = {"assign", "set_value"}  # of an optimizer's rate
 
 
-def changing(tree: ast.Module, training: set[int]) -> set[int]:
-    """Return the lines of the conditions, in loops at the lines ``training``, under which training changes."""
+def changing(tree: ast.Module, training: set[int], functions: Collection[str] = ()) -> set[int]:
+    """Return the lines of the conditions, in loops at the lines ``training``, under which training changes.
+
+    In ``functions`` that train, such as an agent's method, those that come every so many steps.
+    """
     loops = [node for node in ast.walk(tree) if isinstance(node, Loop) and node.lineno in training]
     tests = {node for loop in loops for node in inside(loop) if isinstance(node, ast.If)}
+    trains = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in functions]
+    tests |= {node for f in trains for node in inside(f) if isinstance(node, ast.If) and _counts(node.test)}
     return {
         node.lineno for node in tests if any(_changes(part) for line in node.body for part in [line, *inside(line)])
     }
+
+
+def _counts(test: ast.expr) -> bool:
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(test))
 
 
 def _changes(node: ast.AST) -> bool:

@@ -52,7 +52,9 @@ def watched(source: str, filename: str, ends: bool = False) -> Any:
     """
     tree = ast.parse(source, filename)
     stepping = counting(tree)
-    kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(changing(tree, counting(tree, Loop)), CHANGE)
+    functions = _training_functions(tree, TRAINING - COMPUTING)
+    kinds = dict.fromkeys(choosing(tree), "choice")
+    kinds |= dict.fromkeys(changing(tree, counting(tree, Loop), functions), CHANGE)
     kinds |= dict.fromkeys(deciding(tree), "decision")
     kinds |= dict.fromkeys(leaving(tree, counting(tree, Loop)), LEAVES)
     kinds |= dict.fromkeys((line for line in counting(tree, (ast.While,)) if line in kinds), LEAVES)
@@ -161,6 +163,7 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
             facts: dict[str, Any] = {"single": True} if kind == SINGLE else {"leaves": True} if kind == LEAVES else {}
             if ranks := [n for n, value in given.items() if isinstance(value, Whole) or n.endswith("()")]:
                 facts["ranks"] = ranks
+            facts |= {"taken": True} if kind == CHANGE and condition is True else {}
             noted = "decision" if kind in (SINGLE, LEAVES) else kind
             recorder.note(noted, what=text, values=values, statistics=recorder.statistics(), **facts)
         return condition

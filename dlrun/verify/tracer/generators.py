@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import random
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Collection
 from hashlib import blake2b
 from typing import Any
 
@@ -39,6 +40,21 @@ NOISE = (
     "uniform",
 )
 ORDERS = ("permutation", "shuffle", "randperm")
+made: list[weakref.ref[Any]] = []  # the script's own, by order of creation
+
+
+def number_of(generator: Any) -> int | None:
+    """Return which of the script's own generators this is; None if it is none of them."""
+    return next((number for number, own in enumerate(made) if own() is generator), None)
+
+
+def seed_own(numbers: Collection[int], seed: int) -> None:
+    """Let those of the script's own generators go on from a seed."""
+    for generator in [own for number in numbers if number < len(made) and (own := made[number]()) is not None]:
+        if hasattr(generator, "bit_generator"):
+            generator.bit_generator.state = type(generator.bit_generator)(seed).state
+        else:
+            generator.seed(seed)
 
 
 def install(recorder: Recorder) -> None:
@@ -87,12 +103,12 @@ def _follow_default_rng(recorder: Recorder) -> None:
     )
 
     @functools.wraps(make)
-    def made(seed: Any = None) -> Any:
+    def seeded(seed: Any = None) -> Any:
         users = _by_user(recorder)
         generator = make(_seed(recorder, seed, "numpy.random.default_rng", users))
-        return watched(generator.bit_generator) if users else generator
+        return _known(watched(generator.bit_generator)) if users else generator
 
-    np.random.default_rng = made
+    np.random.default_rng = seeded
 
 
 def _follow_classes(recorder: Recorder) -> None:
@@ -104,12 +120,19 @@ def _follow_classes(recorder: Recorder) -> None:
 
         def init(self: Any, seed: Any = None, plain: Any = plain, known: str = known) -> None:
             plain.__init__(self, _seed(recorder, seed, known, _by_user(recorder)))
+            if _by_user(recorder):
+                _known(self)
 
         setattr(
             module,
             name,
             alike(name, (plain,), {"__init__": init, "__module__": module.__name__, **_noted(recorder, plain)}),
         )
+
+
+def _known(generator: Any) -> Any:
+    made.append(weakref.ref(generator))
+    return generator
 
 
 def _seed(recorder: Recorder, seed: Any, known: str, users: bool) -> Any:
@@ -150,8 +173,8 @@ def _noted(recorder: Recorder, plain: Any) -> dict[str, Callable[..., Any]]:
 
         return drawn
 
-    made = {name: noted(getattr(plain, name)) for name in NOISE if hasattr(plain, name)}
-    return made | {name: ordered(getattr(plain, name)) for name in ORDERS if hasattr(plain, name)}
+    draws = {name: noted(getattr(plain, name)) for name in NOISE if hasattr(plain, name)}
+    return draws | {name: ordered(getattr(plain, name)) for name in ORDERS if hasattr(plain, name)}
 
 
 def _state_of(generator: Any) -> Any:

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 from zlib import crc32
 
+from dlrun.verify.tracer.generators import seed_own
 from dlrun.verify.tracer.recorder import Recorder
 
 
@@ -25,18 +26,32 @@ class Turns:
         if self._recorder.rank and self._recorder.orders.turn_steps and self._recorder.orders.stride > 1:
             self._seed()
 
+    def reseeded_own(self) -> None:
+        """Let a rank's first draws of the script's own generators be those of its first serial iteration."""
+        if self._recorder.rank and self._recorder.orders.turn_steps and self._recorder.orders.stride > 1:
+            self._seed_own(self._turn())
+
     def stepped(self) -> None:
         """An optimizer step was made."""
         turn = self._recorder.orders.turn_steps
         if turn and self._recorder.steps % turn == 0:
             self._seed()
 
-    def _seed(self) -> None:
+    def _turn(self) -> int:
+        """Return the serial iteration that rank 0 comes to."""
         orders = self._recorder.orders
         turn, n = self._recorder.steps // orders.turn_steps * orders.stride, orders.shares
-        if orders.turn:  # of each n iterations another one comes last
-            turn += (turn + orders.turn) % n - turn % n
-        seed_for(self._recorder, turn + (self._recorder.rank if self._own and orders.stride > 1 else 0))
+        return turn + ((turn + orders.turn) % n - turn % n if orders.turn else 0)  # of each n another one comes last
+
+    def _seed(self) -> None:
+        turn, stride = self._turn(), self._recorder.orders.stride
+        seed_for(self._recorder, turn + (self._recorder.rank if self._own and stride > 1 else 0))
+        self._seed_own(turn)
+
+    def _seed_own(self, turn: int) -> None:
+        orders = self._recorder.orders
+        rank = self._recorder.rank if orders.stride > 1 else 0
+        seed_own(orders.generators, crc32(repr(turn + rank).encode()))
 
 
 def seed_for(recorder: Recorder, what: Any) -> None:

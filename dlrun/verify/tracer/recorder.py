@@ -59,6 +59,7 @@ class Orders:
     turn: int = 0  # ... and so many of each n batches that are trained on come last
     turn_steps: int = 0  # what no loader gives is drawn anew behind so many (see ``iteration_seeds``); 0: left alone
     stride: int = 1  # ... of which the ranks take so many serial ones between them
+    generators: tuple[int, ...] = ()  # ... and of the script's own, by order of creation, those that draw anew, too
     rounds: int = 1  # how often so many ``steps`` are made where a script goes on with a new model: the next fold
     training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards
 
@@ -66,7 +67,7 @@ class Orders:
     def read(path: str) -> Orders:
         """Return the orders in the JSON file at ``path``."""
         raw = json.loads(Path(path).read_text())
-        for name in ("training_loaders", "training_shards", "uses"):
+        for name in ("training_loaders", "training_shards", "uses", "generators"):
             raw[name] = None if raw[name] is None else tuple(raw[name])
         return Orders(**raw)
 

@@ -166,8 +166,8 @@ class Face:
 
     _lars = _warmup = _decay
 
-    def _steps(self, function: Any, count: Any) -> tuple[Any, dict[str, Any]]:
-        result = count if self.recorder.orders.global_batch else function(count)
+    def _steps(self, function: Any, count: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        result = count if self.recorder.orders.global_batch else function(count, *args, **kwargs)
         return result, {"count": number_of(count), "result": number_of(result)}
 
     _serial_steps = _compound = _steps

@@ -146,7 +146,10 @@ def _evaluates(facts: Facts, call: cst.Call) -> bool:
     if (call.func.attr.value == "train" and mode == "True") or (call.func.attr.value == "eval" and call.args):
         return False
     named = isinstance(call.func.value, (cst.Name, cst.Attribute))  # model = model.eval()
-    alone = isinstance(facts.script.parents[call], (cst.Expr, cst.Assign) if named else cst.Expr)
+    holder = facts.script.parents[call]
+    while isinstance(holder, cst.IfExp):  # model.train() if training else model.eval()
+        holder = facts.script.parents[holder]
+    alone = isinstance(holder, (cst.Expr, cst.Assign) if named else cst.Expr)
     if not alone or facts.kinds.of(call.func.value) != "module":
         return False
     around = [up.iter for up in facts.script.above(call) if isinstance(up, cst.For)]
