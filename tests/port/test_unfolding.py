@@ -4,7 +4,7 @@ import pytest
 from running import ran
 
 from dlrun.port import port
-from dlrun.port.program.unfolding import before_growth, trainers, unfolded
+from dlrun.port.program.unfolding import before_growth, drawn, trainers, unfolded
 
 STEP = """def step(x, y):
     loss = (model(x) - y).pow(2).mean()
@@ -102,6 +102,21 @@ def test_what_is_no_whole_loop_stays(lines):
 def test_lines_are_those_of_the_script_as_it_is():
     _, grown = unfolded("losses = [step(x) for x in data]\nprint(losses)\n", frozenset({"step"}))
     assert [before_growth(line, grown) for line in (1, 2, 3, 4, 5)] == [1, 1, 1, 2, 3]
+
+
+def test_a_partial_of_a_function_that_trains_trains():
+    source = STEP + "run = functools.partial(step, model)\nlosses = [run(x, y) for x, y in loader]\n"
+    assert trainers([source]) == {"step", "epoch_of", "run"}
+    assert "for x, y in loader:\n    losses.append(run(x, y))\n" in str(unfolded(source, trainers([source]))[0])
+
+
+def test_a_partial_of_a_generator_that_trains_draws():
+    source = STEP + "def steps(loader):\n    for x, y in loader:\n        yield step(x, y)\n"
+    source += "run = partial(steps)\nlosses = list(run(loader))\n"
+    names = trainers([source])
+    assert drawn([source], names) == {"steps", "run"}
+    text = str(unfolded(source, names, drawn([source], names))[0])
+    assert "for each_result in run(loader):\n    results.append(each_result)\nlosses = list(results)\n" in text
 
 
 SCRIPT = f"""import torch

@@ -36,6 +36,8 @@ def trainers(sources: Iterable[str | bytes]) -> frozenset[str]:
         for node in ast.walk(_parsed(source)):
             if isinstance(node, ast.FunctionDef):
                 calls.setdefault(node.name, set()).update(_called(node))
+            elif (bound := _partial(node)) is not None:
+                calls.setdefault(bound[0], set()).add(bound[1])
     found = {name for name, called in calls.items() if called & _TRAINS}
     while more := {name for name, called in calls.items() if called & found} - found:
         found |= more
@@ -44,9 +46,19 @@ def trainers(sources: Iterable[str | bytes]) -> frozenset[str]:
 
 def drawn(sources: Iterable[str | bytes], names: frozenset[str]) -> frozenset[str]:
     """Return those of ``names`` that are generators: going through what they yield trains."""
-    functions = (n for source in sources for n in ast.walk(_parsed(source)) if isinstance(n, ast.FunctionDef))
+    nodes = [n for source in sources for n in ast.walk(_parsed(source))]
+    functions = (n for n in nodes if isinstance(n, ast.FunctionDef))
     yields = {f.name for f in functions if any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in _own(f))}
+    yields |= {bound[0] for n in nodes if (bound := _partial(n)) is not None and bound[1] in yields}
     return frozenset(yields & names)
+
+
+def _partial(node: ast.AST) -> tuple[str, str] | None:
+    """Return the names of ``run = partial(steps, model)``: what is bound, and the function that it calls."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=bound)], value=ast.Call(func=func, args=[ast.Name(id=called), *_])):
+            return (bound, called) if "partial" in _called(ast.Expr(ast.Call(func, [], []))) else None
+    return None
 
 
 def unfolded(

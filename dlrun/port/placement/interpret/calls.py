@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -67,7 +68,7 @@ class Calls(Libraries):
             return Value(self.updates, scalar=True)
         result = self.call_value(callee, args, keywords, node)
         taken = self.loop is None and any(self.drawn(self.seen_last(arg.value)) for arg in node.args)
-        if taken and result.place.kind is Kind.ENTRY and callee.name != "builtins.next":
+        if taken and self.content(result).kind is Kind.ENTRY and callee.name != "builtins.next":
             return Value(unknown(node, "it takes what this rank's iterations yield"), scalar=result.scalar)
         return result
 
@@ -285,6 +286,42 @@ class Calls(Libraries):
                 self.state.pop((frame, key), None)
         return result
 
+    def run_manager(self, item: cst.WithItem, body: Callable[[], None]) -> bool:
+        """Run ``body`` where a context manager that is a generator function yields; tell whether ``item`` is one."""
+        call = item.item
+        if not isinstance(call, cst.Call) or not isinstance(call.func, (cst.Name, cst.Attribute)):
+            return False
+        callee = self.eval(call.func)
+        made = next(iter(callee.refs), None) if len(callee.refs) == 1 else None
+        function = made.function if isinstance(made, Bound) else made
+        if not isinstance(function, Function) or not _is_manager(function.node):
+            return False
+        args, keywords = self._arguments(call)
+        around, depth, ran = self.frame, len(self.flows), False
+        apart: list[cst.CSTNode] = []
+
+        def entered(value: Value) -> None:
+            nonlocal ran
+            ran, tests = True, len(self.diverged)
+            inside, flows = self.frame, self.flows[depth:]
+            del self.flows[depth:]
+            self.frame = around
+            if item.asname is not None:
+                self.assign(item.asname.name, value)
+            body()
+            apart.extend(self.diverged[tests:])  # by a test that some ranks leave an iteration at
+            self.frame = inside
+            self.flows += flows
+
+        outer = self.entered
+        self.entered = {**outer, function.node: entered}
+        self.call_value(callee, args, keywords, call)
+        self.entered = outer
+        self.diverged += apart
+        if not ran:
+            body()
+        return True
+
     def _left_by_generator(self, node: cst.CSTNode, ended: State | None, flows: Flows) -> State | None:
         """Return what holds while a generator is drawn from, and behind it: it may be drained, or left earlier."""
         state = merge(ended, flows.yielded)
@@ -353,6 +390,13 @@ def _yields(function: cst.FunctionDef) -> bool:
             return True
         todo += [c for c in children(node) if not isinstance(c, (cst.FunctionDef, cst.Lambda, cst.ClassDef))]
     return False
+
+
+@cache
+def _is_manager(function: cst.CSTNode) -> bool:
+    """Tell whether a function is made a context manager: its caller's block runs where it yields."""
+    made = function.decorators if isinstance(function, cst.FunctionDef) else ()
+    return any(dotted(d.decorator).rpartition(".")[2] == "contextmanager" for d in made)
 
 
 @cache

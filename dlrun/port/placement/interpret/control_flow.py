@@ -279,12 +279,23 @@ class ControlFlow(Statements):
         return found
 
     def _do_With(self, node: cst.With) -> None:  # noqa: N802
-        for item in node.items:
-            value = self.eval(item.item)
-            if item.asname is not None:
-                entered = self.dunder(value, "__enter__", [], item)
-                self.assign(item.asname.name, entered if entered is not None else value)
-        self.block(node.body)
+        self._within(list(node.items), node)
+
+    def _within(self, items: list[cst.WithItem], node: cst.With) -> None:
+        """Run the body of ``node`` within what ``items`` open, and then what these do as they close."""
+        if not items:
+            self.block(node.body)
+            return
+        item, *inner = items
+        if self.run_manager(item, lambda: self._within(inner, node)):
+            return
+        value = self.eval(item.item)
+        entered = self.dunder(value, "__enter__", [], item)
+        if item.asname is not None:
+            self.assign(item.asname.name, entered if entered is not None else value)
+        self._within(inner, node)
+        if self.state is not None:
+            self.dunder(value, "__exit__", [Value(const=None)] * 3, item.item)
 
     def _do_Try(self, node: cst.Try) -> None:  # noqa: N802
         before = dict(self.state or {})
@@ -435,8 +446,9 @@ class ControlFlow(Statements):
         outer = (flows.breaks, flows.continues)
         flows.breaks, flows.continues = [], []
         diverged, paces = len(self.diverged), len(self.paces)
-        known = set(self.state or ())
-        for item in _beside(items):
+        known, around = set(self.state or ()), self.turn
+        for turn, item in enumerate(_beside(items)):
+            self.turn = (*around, turn)
             for at in [at for at in self.state or () if at not in known and isinstance(at[0], Frame)]:
                 self.state[at] = replace(self.state[at], late=True)  # type: ignore[index]
             self.assign(node.target, item)
@@ -447,6 +459,7 @@ class ControlFlow(Statements):
             flows.continues = []
             if self.state is None:
                 break
+        self.turn = around
         for state in flows.breaks:
             self.state = merge(self.state, state)
         flows.breaks, flows.continues = outer

@@ -91,6 +91,10 @@ class Expressions(Machine):
         """Return what one iteration over ``value`` gets; see ``containers``."""
         raise NotImplementedError
 
+    def row_of_iteration(self, node: cst.BaseExpression | None, entry: Value, lengths: bool = True) -> Value:
+        """Return a row that each iteration keeps, with its numbers as the serial ones; see ``containers``."""
+        raise NotImplementedError
+
     def assign(self, target: cst.BaseExpression, value: Value, source: cst.BaseExpression | None = None) -> None:
         """Bind ``target`` to ``value``; see ``statements``."""
         raise NotImplementedError
@@ -263,11 +267,18 @@ class Expressions(Machine):
         return self.eval(node.expression)
 
     def _Yield(self, node: cst.Yield) -> Value:  # noqa: N802
-        self.flows[-1].drawn = self.flows[-1].drawn or (self.loop is not None and self.loop.frame is self.frame)
+        if (entered := self.entered.get(self.frame.function)) is not None:
+            entered(self.eval(node.value) if isinstance(node.value, cst.BaseExpression) else Value(const=None))
+            return ANY
+        drawn = self.loop is not None and self.loop.frame is self.frame
+        self.flows[-1].drawn = self.flows[-1].drawn or drawn
         if isinstance(node.value, cst.From):
             self.flows[-1].yields.append(self.entries(self.eval(node.value.item)))
         elif node.value is not None:
-            self.flows[-1].yields.append(self.eval(node.value))
+            value = self.eval(node.value)
+            if drawn and isinstance(node.value, cst.Call) and not value.refs:  # Log(i, loss)
+                value = self.row_of_iteration(node.value, value)
+            self.flows[-1].yields.append(value)
         self.flows[-1].yielded = merge(self.flows[-1].yielded, self.state)
         return ANY
 
