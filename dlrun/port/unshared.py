@@ -215,8 +215,8 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
         return DlrunError(
             f"{script.place(node)}: --batch global divides the batches of a DataLoader; here they are {how}. "
             "Nothing was written.",
-            "Feed the loop from a DataLoader, or from slices, x[i:i + size], in a loop over range(0, len(x), size); or port "
-            "with --batch local and divide the batch size yourself.",
+            "Feed the loop from a DataLoader, or from slices, x[i:i + size], in a loop over range(0, len(x), size); or "
+            "port with --batch local and divide the batch size yourself.",
         )
     return None
 

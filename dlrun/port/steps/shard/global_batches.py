@@ -54,7 +54,7 @@ def tape(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
 
 
 def _part(dl: str, summed: bool, batch: cst.BaseExpression) -> cst.BaseExpression:
-    return expression("tensorflow/part", {"batch": batch}, dl=dl, summed=summed)
+    return expression("tensorflow/cut", {"batch": batch}, dl=dl, summed=summed)
 
 
 def _wrapped(dl: str, summed: bool, data: cst.BaseExpression) -> cst.BaseExpression:

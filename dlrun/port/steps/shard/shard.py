@@ -143,7 +143,7 @@ def _parts(facts: Facts, feed: Feed) -> Iterator[Edit]:
         yield Edit(
             pick,
             "each rank takes 1/n of every batch",
-            lambda batch: expression("torch/part", {"batch": batch}, dl=facts.alias),
+            lambda batch: expression("torch/cut", {"batch": batch}, dl=facts.alias),
         )
 
 
