@@ -93,7 +93,7 @@ class Reductions:
         for made in self.run.exits:
             if (made in self.run.used or made in self.wanted) and (made.loop, made.path.key) not in self.run.counters:
                 known, key = found.setdefault(made.loop, {}), made.path.key
-                made = self._where_bound(made)
+                made = self._where_bound(replace(made, zero=made.zero and made not in self.run.kept_on))
                 first = known.get(key)
                 if first is None or not (made.zero or first.how == "quotient"):
                     known[key] = made

@@ -61,6 +61,7 @@ class Exits(LibraryRows):
         """Begin with no loop."""
         super().__init__(script, shards)
         self.exits: dict[Exit, None] = {}
+        self.kept_on: set[Exit] = set()  # what some runs of its loop leave as earlier ones have made it
         self.names_behind: dict[cst.CSTNode, list[set[str]]] = {}  # that are bound behind a loop, run by run
         self.around: set[cst.CSTNode] = set()  # loops that step behind a loop over a shard in them
         self.plain_loops: set[cst.CSTNode] = set()
@@ -102,7 +103,16 @@ class Exits(LibraryRows):
                 state[at] = result
             if before is not None and before.unbound:
                 state[at] = replace(state[at], unbound=True)
+        self.kept_on.update(made for made in self.exits if made.loop is node and self._keeps_on(made, base, out))
         return state
+
+    @staticmethod
+    def _keeps_on(made: Exit, base: State, out: State) -> bool:
+        """Tell whether a run of the loop keeps what an earlier run of it has left, and ``made`` has made serial."""
+        before, now = base.get(made.at), out.get(made.at)
+        if before is None or now is None or made not in before.pending:
+            return False
+        return now is before or now.place.untouched
 
     @staticmethod
     def _is_field(at: Location) -> bool:
