@@ -103,7 +103,8 @@ class Exits(LibraryRows):
                 state[at] = result
             if before is not None and before.unbound:
                 state[at] = replace(state[at], unbound=True)
-        self.kept_on.update(made for made in self.exits if made.loop is node and self._keeps_on(made, base, out))
+        kept = (made for made in self.exits if made.loop is node and self._keeps_on(made, base, out))
+        self.kept_on.update(made for made in kept if _is_named(made, found))
         return state
 
     @staticmethod
@@ -508,3 +509,9 @@ class Exits(LibraryRows):
 def _how_sure(path: Path) -> tuple[bool, bool, bool]:
     """Sort the ways to name something: first those that surely name it before the loop, too."""
     return path.fresh, bool(path.bound), _DEFAULTS not in path.text
+
+
+def _is_named(made: Exit, found: dict[Any, list[Path]]) -> bool:
+    """Tell whether what ``made`` names is still what it has made serial."""
+    named = [*found.get(made.at, ()), *found.get(made.at[0], ())]
+    return made.path.key in [path.key for path in named]
