@@ -44,6 +44,8 @@ from dlrun.port.program.script import calls_method, children, dotted, walk
 
 _OWN = (Function, Bound, Class)  # what the program itself defines
 
+_TAKE_ALL = ("builtins.list", "builtins.tuple", "builtins.set", "builtins.sorted", "collections.deque")
+
 
 class Calls(Libraries):
     """Runs calls."""
@@ -68,7 +70,8 @@ class Calls(Libraries):
             return Value(self.updates, scalar=True)
         result = self.call_value(callee, args, keywords, node)
         taken = self.loop is None and any(self.drawn(self.seen_last(arg.value)) for arg in node.args)
-        if taken and self.content(result).kind is Kind.ENTRY and callee.name != "builtins.next":
+        place = self.content(result) if callee.name in _TAKE_ALL else result.place
+        if taken and place.kind is Kind.ENTRY and callee.name != "builtins.next":
             return Value(unknown(node, "it takes what this rank's iterations yield"), scalar=result.scalar)
         return result
 
