@@ -50,3 +50,11 @@ def share_of(length: int, rank: int, n: int) -> int:
     Of fewer entries no rank has more than of many, which ``bounds`` does not hold to.
     """
     return length // n + (rank < length % n)
+
+
+def undivided(size: int, n: int) -> str:
+    """Return what rank 0 says of global batches of a size that n does not divide."""
+    return (
+        f"{n} ranks do not divide a global batch of {size}: gradients count by a rank's samples, and are exact; "
+        "means that are shown are means of the ranks' means"
+    )

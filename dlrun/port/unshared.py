@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.positions.beside import cuts_order
-from dlrun.port.feeds.positions.cuts import yields_batch
+from dlrun.port.feeds.positions.cuts import generates_batches
 from dlrun.port.inputs import meta_learning, trained_input
 from dlrun.port.program.script import Script, argument, walk
 from dlrun.port.rebuilt import rebuilt
@@ -200,7 +200,9 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
     indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
     streams = [f.node for f in feeds.found.values() if f.how in ("stretch", "stretches")]
     single = [f.node for f in feeds.found.values() if f.how == "iterable" and _one_by_one(feeds, f.node)]
-    yielded = [f.node for f in feeds.found.values() if f.how == "iterable" and _yields(feeds, f.node)]
+    yielded = [
+        f.node for f in feeds.found.values() if f.how == "iterable" and generates_batches(feeds.flow, f.node) is False
+    ]
     ahead = [loop.iter for loop in feeds.innermost if isinstance(loop, cst.For) and _drawn_before(feeds, loop.iter)]
     if ahead:
         return DlrunError(
@@ -251,9 +253,3 @@ def _lists(feeds: Feeds, made: cst.CSTNode, seen: frozenset[cst.CSTNode] = froze
         return True
     of = feeds.flow.origins(made.func.value) if isinstance(made.func, cst.Attribute) else []
     return any(_lists(feeds, o.node, seen | {made}) for o in of)
-
-
-def _yields(feeds: Feeds, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` calls a generator of the script's own whose entries may be no batches."""
-    targets = feeds.flow.targets(node) if isinstance(node, cst.Call) else ()
-    return any(isinstance(n, cst.Yield) and not yields_batch(feeds.flow, n) for t in targets for n in walk(t))

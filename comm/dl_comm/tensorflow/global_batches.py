@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dl_comm.parts import bounds, set_weight
+from dl_comm.parts import bounds, set_weight, undivided
 from dl_comm.ranks import get_rank, is_rank0, parts
 from dl_comm.reduction.layout import Layout
 
@@ -31,9 +31,11 @@ def part(batch: Any, equal: bool = True) -> Any:
     is a tensor, an array, a list, a range, or a nest of tensors and arrays, all of one length. Parts differ by one
     sample where n does not divide it, and what ``gradients`` averages counts by the samples until another batch is
     taken; with ``equal=False`` it does not, for losses that go through ``partial_sum``. A rank for which no sample is
-    left works on another's, which counts for no gradient.
+    left works on another's, which counts for no gradient. Raises ``TypeError`` for what has no samples.
     """
     n = parts()
+    if not isinstance(batch, (list, range)) and not any(map(_has_rows, tf.nest.flatten(batch))):
+        raise TypeError(f"part() got a {type(batch).__name__}; it takes a batch: a tensor, an array, a list, or a nest")
     return _cuts(get_rank(), n, equal).part(batch) if n > 1 else batch
 
 
@@ -88,7 +90,9 @@ class GlobalBatches:
             set_weight(self._weight)
         if length % self._n and is_rank0() and not self._told:
             self._told = True
-            warnings.warn(_undivided(length, self._n), stacklevel=3)
+            none = f"a batch has {length} samples for {self._n} ranks: those without one work on another's, which does "
+            none += "not count for the gradients, but in sums of the script's own"
+            warnings.warn(none if length < self._n else undivided(length, self._n), stacklevel=3)
         first = min(begin, length - 1)
         mine = slice(first, max(end, first + 1))
         if rows:
@@ -98,18 +102,6 @@ class GlobalBatches:
     def layout_of_share(self) -> Layout:
         """Return how the parts lie in the serial order: not entry by entry."""
         return Layout("parts")
-
-
-def _undivided(length: int, n: int) -> str:
-    if length < n:
-        return (
-            f"a batch has {length} samples for {n} ranks: those without one work on another's, which does not count "
-            "for the gradients, but in sums of the script's own"
-        )
-    return (
-        f"{n} ranks do not divide a batch of {length}: gradients count by a rank's samples, and are exact; means that "
-        "are shown are means of the ranks' means"
-    )
 
 
 @cache

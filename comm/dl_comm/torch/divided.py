@@ -14,12 +14,12 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from dl_comm.parts import share_of
+from dl_comm.parts import share_of, undivided
 from dl_comm.ranks import get_rank, is_rank0, parts
 from dl_comm.reduction.layout import Layout
 from dl_comm.shard_iterators import without_restart
 from dl_comm.shared_random import Alike
-from dl_comm.torch.uneven import WeighedBatches, undivided, weigh_batch
+from dl_comm.torch.uneven import WeighedBatches, weigh_batch
 from dl_comm.torch.whole_batches import order_of_rank0
 
 _BLOCK = 1024  # batches of a sampler that are drawn at once
@@ -66,8 +66,9 @@ def part(batch: Any) -> Any:
 
     ``pick = dl.part(order[i : i + 32])`` in a loop over the serial positions. ``batch`` is a tensor, an array, a list,
     a DataFrame, or a tuple, dict or dataclass of such, all of one length. Where n does not divide it, the first ranks
-    have one sample more, and ``gradients`` counts each rank's by its samples. A rank for which none is left works on
-    the last one, which counts for no gradient. What is cut side by side, ``part(x[i:j]), part(y[i:j])``, stays so.
+    have one sample more, and ``gradients`` counts each rank's by its samples until another batch is taken. A rank for
+    which none is left works on the last one, which counts for no gradient. What is cut side by side,
+    ``part(x[i:j]), part(y[i:j])``, stays so.
 
     Raises ``TypeError`` for what has no samples, or parts of several lengths.
     """
@@ -198,11 +199,11 @@ def _cut(batch: Any, rows: slice, top: bool = True) -> Any:
     """Return the ``rows`` of all that a batch holds."""
     if (inner := _structure(batch, top)) is None:
         return batch.iloc[rows] if _is_table(batch) else batch if batch is None else batch[rows]
-    parts = {key: _cut(part, rows, False) for key, part in inner.items()}
+    pieces = {key: _cut(piece, rows, False) for key, piece in inner.items()}
     if isinstance(batch, Mapping):
-        return parts if type(batch) is dict else type(batch)(parts)  # type: ignore[call-arg]
+        return pieces if type(batch) is dict else type(batch)(pieces)  # type: ignore[call-arg]
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return dataclasses.replace(batch, **parts)
+        return dataclasses.replace(batch, **pieces)
     if hasattr(batch, "_fields"):
-        return type(batch)(*parts.values())
-    return type(batch)(parts.values())
+        return type(batch)(*pieces.values())
+    return type(batch)(pieces.values())

@@ -20,18 +20,10 @@ import torch
 from torch import Tensor
 
 from dl_comm import parts, shares
-from dl_comm.parts import share_of
+from dl_comm.parts import share_of, undivided
 from dl_comm.ranks import is_rank0
 from dl_comm.reduction.layout import Layout, layout_of
 from dl_comm.torch.parameters import holds_gradient
-
-
-def undivided(size: int, n: int) -> str:
-    """Return what rank 0 says of global batches of a size that n does not divide."""
-    return (
-        f"{n} ranks do not divide a global batch of {size}: gradients count by a rank's samples, and are exact; "
-        "means that are shown are means of the ranks' means"
-    )
 
 
 class Blocks:

@@ -13,7 +13,7 @@ from dlrun.port.facts.updates.reductions import Reductions
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.positions import cuts
 from dlrun.port.feeds.tensorflow import SessionFeeds
-from dlrun.port.program.script import argument, dotted, names_in, walk
+from dlrun.port.program.script import argument, dotted, names_in
 
 
 def divided(feeds: Feeds, compiled: list[cst.CSTNode]) -> None:
@@ -61,13 +61,8 @@ def divided(feeds: Feeds, compiled: list[cst.CSTNode]) -> None:
 
 def _gives_batches(feeds: Feeds, feed: Feed) -> bool:
     """Tell whether a loop goes through a data set, or through batches that a generator of the script's yields."""
-    if feed.how != "iterable":
-        return False
-    targets = feeds.flow.targets(feed.node) if isinstance(feed.node, cst.Call) else ()
-    yields = [n for target in targets for n in walk(target) if isinstance(n, cst.Yield)]
-    return feeds.kinds.of(feed.node) == "loader" or bool(
-        yields and all(cuts.yields_batch(feeds.flow, n) for n in yields)
-    )
+    known = feeds.kinds.of(feed.node) == "loader" or cuts.generates_batches(feeds.flow, feed.node) is True
+    return feed.how == "iterable" and known
 
 
 def fed(feeds: SessionFeeds) -> None:

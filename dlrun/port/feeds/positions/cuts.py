@@ -59,7 +59,14 @@ def _runs_over(feeds: Feeds, loop: cst.For, node: cst.CSTNode) -> bool:
     return node in (feeds.iterated.of(loop), feeds.iterated.source(loop.iter))
 
 
-def yields_batch(flow: Flow, node: cst.Yield) -> bool:
+def generates_batches(flow: Flow, node: cst.CSTNode) -> bool | None:
+    """Tell whether ``node`` calls a generator of the script's own that yields batches; None where it calls none."""
+    targets = flow.targets(node) if isinstance(node, cst.Call) else ()
+    yields = [n for target in targets for n in walk(target) if isinstance(n, cst.Yield)]
+    return all(_yields_batch(flow, n) for n in yields) if yields else None
+
+
+def _yields_batch(flow: Flow, node: cst.Yield) -> bool:
     """Tell whether a generator yields slices of arrays, or what a slice picks: ``X[i : i + 8], Y[order[i : i + 8]]``.
 
     These are batches; anything else may be a sample.

@@ -446,9 +446,9 @@ class ControlFlow(Statements):
         outer = (flows.breaks, flows.continues)
         flows.breaks, flows.continues = [], []
         diverged, paces = len(self.diverged), len(self.paces)
-        known, around = set(self.state or ()), self.turn
-        for turn, item in enumerate(_beside(items)):
-            self.turn = (*around, turn)
+        known, around = set(self.state or ()), self.unrolled
+        for number, item in enumerate(_beside(items)):
+            self.unrolled = (*around, number)
             for at in [at for at in self.state or () if at not in known and isinstance(at[0], Frame)]:
                 self.state[at] = replace(self.state[at], late=True)  # type: ignore[index]
             self.assign(node.target, item)
@@ -459,7 +459,7 @@ class ControlFlow(Statements):
             flows.continues = []
             if self.state is None:
                 break
-        self.turn = around
+        self.unrolled = around
         for state in flows.breaks:
             self.state = merge(self.state, state)
         flows.breaks, flows.continues = outer

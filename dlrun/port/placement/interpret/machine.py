@@ -158,7 +158,7 @@ class Machine:
         self._contained: set[Any] = set()  # what containers hold
         self._earlier: dict[Obj, Obj] = {}  # of what a place makes anew in each iteration: those of earlier iterations
         self.trained: set[Obj] = set()  # the variables for which gradients are taken
-        self.turn: tuple[int, ...] = ()  # of loops over entries that are known: which of them it is
+        self.unrolled: tuple[int, ...] = ()  # of loops that run once for each of known entries: which it is
         self.looping = 0  # how deep in loops and comprehensions
         self.keyed_apart: set[Obj] = set()  # dicts whose keys are of this rank's samples
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
@@ -247,14 +247,14 @@ class Machine:
 
     def frame_of(self, *key: Any, function: cst.CSTNode, parent: Frame | None) -> Frame:
         """Return the frame of a call, the same one each time that this call is run from the same frame."""
-        key = (*key, self.turn)
+        key = (*key, self.unrolled)
         if key not in self._frames:
             self._frames[key] = Frame(function, parent, looped=self.looping > 0)
         return self._frames[key]
 
     def new(self, kind: str, site: cst.CSTNode, tag: str = "", **more: Any) -> Obj:
         """Return the object that ``site`` makes, with nothing in it."""
-        key = (kind, site, self.frame, tag, more.get("cls"), self.turn)
+        key = (kind, site, self.frame, tag, more.get("cls"), self.unrolled)
         if key not in self._objects:
             self._objects[key] = Obj(kind, site, self.frame, looped=self.looping > 0, **more)
         made = self._objects[key]

@@ -12,6 +12,7 @@ from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.placement.stays_whole_tensorflow import of_pipeline
 from dlrun.port.steps.shard import full
+from dlrun.port.steps.shard.shard import cut_batches
 
 
 def tape(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
@@ -35,8 +36,7 @@ def tape(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         assert how is not None and isinstance(feed.node, cst.BaseExpression)
         summed = bool(how.sums)
         if feed.how == "cut":
-            for pick in feed.picks:
-                yield Edit(pick, "each rank takes 1/n of every batch", partial(_part, facts.alias, summed))
+            yield from cut_batches(facts, feed, summed)
         else:
             wrap = partial(_wrapped, facts.alias, summed)
             yield Edit(feed.node, "each rank takes 1/n of every batch", wrap)
@@ -51,10 +51,6 @@ def tape(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         if not judged:
             judged = True
             yield from full.judged(facts, feed, how)
-
-
-def _part(dl: str, summed: bool, batch: cst.BaseExpression) -> cst.BaseExpression:
-    return expression("tensorflow/cut", {"batch": batch}, dl=dl, summed=summed)
 
 
 def _wrapped(dl: str, summed: bool, data: cst.BaseExpression) -> cst.BaseExpression:

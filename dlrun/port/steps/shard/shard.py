@@ -75,7 +75,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 share = partial(_by_turns, facts, trains)
             yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
         elif feed.how == "cut":
-            yield from _parts(facts, feed)
+            yield from cut_batches(facts, feed)
         elif feed.how in ("arrays", "array"):
             yield from full.arrays(facts, feed)
     if full.weighs_batches(facts):
@@ -128,7 +128,7 @@ def _asks_for_more(facts: Facts, function: cst.CSTNode) -> cst.CSTNode | None:
     return None
 
 
-def _parts(facts: Facts, feed: Feed) -> Iterator[Edit]:
+def cut_batches(facts: Facts, feed: Feed, summed: bool = False) -> Iterator[Edit]:
     """Yield what makes the slices that are batches this rank's part of them.
 
     Before:
@@ -143,7 +143,7 @@ def _parts(facts: Facts, feed: Feed) -> Iterator[Edit]:
         yield Edit(
             pick,
             "each rank takes 1/n of every batch",
-            lambda batch: expression("torch/cut", {"batch": batch}, dl=facts.alias),
+            lambda batch: expression("torch/cut", {"batch": batch}, dl=facts.alias, summed=summed),
         )
 
 
