@@ -36,14 +36,14 @@ class _Parts:
     def begin(self) -> None:
         self._weights = deque()
 
-    def rows(self, length: int) -> slice:
+    def rows(self, length: int, stacklevel: int = 4) -> slice:
         """Return which of ``length`` samples are this rank's; the last, which does not count, where none is left."""
         self._weights.append(self._n * share_of(length, self._rank, self._n) / length if length else 1.0)
         self._even &= length % self._n == 0
         if length % self._n and is_rank0() and not self._told:
             self._told = True
             twice = ", and sums count a sample twice where a rank has none" if length < self._n else ""
-            warnings.warn(undivided(length, self._n) + twice, stacklevel=4)
+            warnings.warn(undivided(length, self._n) + twice, stacklevel=stacklevel)
         return slice(self._rank, None, self._n) if self._rank < length else slice(-1, None)
 
     def weights(self) -> Iterator[float]:
@@ -82,7 +82,7 @@ def part(batch: Any) -> Any:
             "tuple, dict or dataclass of such, all of one length"
         )
     cuts = _cuts(get_rank(), n)
-    rows = cuts.rows(next(iter(lengths)) or 0)
+    rows = cuts.rows(next(iter(lengths)) or 0, stacklevel=3)  # the line that cuts
     weigh_batch(next(cuts.weights()))
     return _cut(batch, rows)
 
