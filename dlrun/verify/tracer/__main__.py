@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import gc
 import importlib
 import os
 import socket
 import sys
-import threading
 import tokenize
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlrun.verify.tracer.recorder import Recorder
@@ -188,24 +185,14 @@ def entered(arguments: list[str]) -> None:
     if arguments[0] == "--warm":
         door = socket.socket(fileno=int(arguments[1]))
         main(warm.serve(door, lambda: preload(arguments[2])))
-        _leave()
+        warm.leave(0)
     if path := os.environ.pop(warm.VARIABLE, ""):
         code = warm.hand_over(path, arguments)
         if code is not None:
             sys.exit(code)
     main(arguments)
     if "DLRUN_RANK" not in os.environ:  # else this is the shim's process, which has a last word
-        _leave()
-
-
-def _leave() -> NoReturn:
-    """End the process as Python does, but for taking its modules apart: of PyTorch that takes half a second."""
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for the script's threads
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    ctypes.CDLL(None).exit(0)  # unlike os._exit(): what libraries do at their end, such as MPI's, is done
-    raise AssertionError("exit() does not come back")
+        warm.leave(0)
 
 
 if __name__ == "__main__":

@@ -55,16 +55,17 @@ def _agrees(make, train):
 
 
 def fits_leave_the_parameters_of_one_process():
-    x, y = _data(43)  # five batches of ten or eight, and one of three
-    weights = np.linspace(0.5, 2.0, 43)
+    x, y = _data(43)  # batches of ten or eight, and one of three
+    options = {
+        "sgd": {"batch_size": 8},
+        "momentum": {"batch_size": 10, "sample_weight": np.linspace(0.5, 2.0, 43)},
+        "adam": {"batch_size": 8, "class_weight": {0: 1.0, 1: 3.0}},
+    }
     for name, optimizer in _OPTIMIZERS.items():
-        options = {"sample_weight": weights} if name == "momentum" else {}
-        options |= {"class_weight": {0: 1.0, 1: 3.0}} if name == "adam" else {}
-        for size in (10, 8):
-            _agrees(
-                lambda optimizer=optimizer: _model(optimizer()),
-                lambda m, size=size, options=options: m.fit(x, y, size, 5, verbose=0, **options).history,
-            )
+        _agrees(
+            lambda optimizer=optimizer: _model(optimizer()),
+            lambda m, name=name: m.fit(x, y, epochs=5, verbose=0, **options[name]).history,
+        )
 
 
 def batches_of_any_kind_are_divided():

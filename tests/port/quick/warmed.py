@@ -4,14 +4,11 @@ environment, folder and launcher, as a process that Python starts. To import PyT
 ``serve`` is that process, until its standard input ends. ``hand_over`` is what a started Python does then.
 """
 
-import atexit
-import ctypes
 import gc
 import os
 import random
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -60,7 +57,9 @@ def draw_anew() -> None:
 
 @contextmanager
 def ended_at_once() -> Iterator[None]:
-    """End the process as Python does, but for taking its modules apart: of PyTorch that takes half a second."""
+    """End the process as Python does with what the script ends with."""
+    from dlrun.verify.tracer import warm
+
     code = 0
     try:
         yield
@@ -71,11 +70,7 @@ def ended_at_once() -> Iterator[None]:
     except BaseException as error:
         code = 1
         sys.excepthook(type(error), error, error.__traceback__.tb_next.tb_next.tb_next)
-    threading._shutdown()  # waits for the script's threads
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    ctypes.CDLL(None).exit(code)  # what libraries do at their end, such as MPI's, is done
+    warm.leave(code)
 
 
 def be(words: list[str]) -> None:
