@@ -13,16 +13,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 QUICK = Path(__file__).with_name("quick")
-IMPORTED_BY = {"PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS", "KERAS_BACKEND", "JITTER"}  # what imports look at
+IMPORTED_BY = {"PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS"}  # what imports look at
 
 
 def started(folder, words, ranks=0, **env):
     """Run Python with these words in ``folder``, on so many ranks or alone; return what was printed."""
     launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)] if ranks else []
-    path = os.pathsep.join(filter(None, (str(QUICK), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **env}
+    path = os.pathsep.join(filter(None, (str(QUICK), env.get("PYTHONPATH", os.environ.get("PYTHONPATH")))))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env, "PYTHONPATH": path}
     if IMPORTED_BY.isdisjoint(env):
-        environment["DLRUN_TEST_WARM"] = warm(path)
+        environment["DLRUN_TEST_WARM"] = warm(path, env.get("KERAS_BACKEND", ""))
     done = subprocess.run(
         [*launcher, sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
     )
@@ -31,15 +31,19 @@ def started(folder, words, ranks=0, **env):
 
 
 @functools.cache
-def warm(path):
-    """Start the process that scripts with this PYTHONPATH fork from, see ``quick/warmed.py``; return its socket."""
+def warm(path, backend):
+    """Start the process that scripts with this PYTHONPATH fork from, see ``quick/warmed.py``; return its socket.
+
+    With a backend it has imported Keras, too.
+    """
     folder = tempfile.mkdtemp(prefix="warm-")  # a short path, as sockets want it
-    framework = "torch" if find_spec("torch") else "tensorflow"
+    frameworks = ["torch" if find_spec("torch") else "tensorflow", *(["keras"] if backend else [])]
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(f"{folder}/door")
         door.listen(64)
-        code = f"import warmed; warmed.serve({door.fileno()}, {framework!r})"
+        code = f"import warmed; warmed.serve({door.fileno()}, {frameworks})"
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        env |= {"KERAS_BACKEND": backend} if backend else {}
         process = subprocess.Popen(
             [sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, pass_fds=[door.fileno()], cwd=folder
         )

@@ -7,6 +7,7 @@ environment, folder and launcher, as a process that Python starts. To import PyT
 import gc
 import os
 import random
+import runpy
 import socket
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ VARIABLE = "DLRUN_TEST_WARM"  # names the socket
 def hand_over() -> None:
     """Let the process behind ``VARIABLE`` run this one's script, and end with its exit code; return if it does not."""
     door, words = os.environ.pop(VARIABLE, ""), sys.orig_argv[1:]
-    if not door or not words or not words[0].endswith(".py"):
+    if not door or not words or not (words[0] == "-m" or words[0].endswith(".py")):
         return
     from dlrun.verify.tracer import warm
 
@@ -29,20 +30,22 @@ def hand_over() -> None:
         os._exit(code)
 
 
-def serve(stream: int, framework: str) -> None:
+def serve(stream: int, frameworks: list[str]) -> None:
     """Fork for each script that is asked for, and be it."""
     from dlrun.verify.tracer import warm
 
     def preload() -> None:
         gc.disable()
-        import_module(framework)
-        if framework == "torch":
-            import_module("dl_comm.torch")
+        for framework in frameworks:
+            import_module(framework)
+        if frameworks[-1] != "tensorflow":
+            import_module(f"dl_comm.{frameworks[-1]}")
         gc.freeze()  # what a fork never looks at, it never copies
 
     words = warm.serve(socket.socket(fileno=stream), preload)
     gc.enable()
     draw_anew()
+    sleep_if_asked()
     with ended_at_once():
         be(words)
 
@@ -53,6 +56,14 @@ def draw_anew() -> None:
         torch.seed()
     if "tensorflow" in sys.modules:
         import_module("tensorflow.python.eager.context").context()._rng = random.Random()
+
+
+def sleep_if_asked() -> None:
+    """Have ranks sleep before they touch files, as JITTER says."""
+    if seed := os.environ.get("JITTER"):
+        from jitter import Jitter
+
+        Jitter(seed).install()
 
 
 @contextmanager
@@ -75,6 +86,10 @@ def ended_at_once() -> Iterator[None]:
 
 def be(words: list[str]) -> None:
     """Run a script as ``python words`` does: it is ``__main__``, and modules are looked for beside it first."""
+    if words[0] == "-m":
+        sys.argv, sys.path[0] = words[1:], str(Path.cwd())
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
     script, space = Path(words[0]), vars(sys.modules["__main__"])
     sys.argv, sys.path[0] = words, str(script.resolve().parent)
     code = compile(script.read_bytes(), words[0], "exec")
