@@ -18,7 +18,7 @@ _KINDS = ("FalsePositives", "TruePositives", "TrueNegatives", "FalseNegatives", 
 _KINDS += ("BinaryAccuracy", "MeanAbsoluteError", "RootMeanSquaredError")
 _COUNTS = [name for name in _KINDS if name.startswith(("False", "True"))]
 _SEQUENCE = keras.utils.PyDataset if hasattr(keras.utils, "PyDataset") else keras.utils.Sequence
-# Rows of 4 in a batch: of uneven tails, fewer batches than there are ranks, a row alone; where nothing is compiled, more.
+# Rows, 4 in a batch: an uneven tail, fewer batches than there are ranks, one row. More where nothing is compiled.
 _LENGTHS = (8 * n + 3, 4 * (n - 1) or 4, 1)
 if backend() == "torch":
     _LENGTHS += (4 * n, 4 * n + 1, 3)
