@@ -33,6 +33,7 @@ class Number(Meter):
 meter, number = Meter(), Number()
 rows, losses, sums, pair = [], [], np.zeros(3), torch.zeros(2)
 for epoch in range(2):
+    so_far, last = 0.0, 0.0
     for i, (x, y) in enumerate(loader):
         opt.zero_grad()
         loss = torch.nn.functional.mse_loss(model(x), y)
@@ -46,8 +47,11 @@ for epoch in range(2):
             sums[j] += loss.item()
         pair[0] += loss.item()
         pair[1] += 1
+        so_far, last = so_far + loss.item(), last + loss.item()
         if i % 4 == 3:
             print("sums", sums.sum(), sums[1], (pair[0] / pair[1]).item(), int(pair[1]))
             print("rows", sum(r["n"] for r in rows), sum(losses) / len(losses), len(rows))
+            print("goes on, begins anew", so_far / 4, last / 4, sum(losses) / 4)
+            last = 0.0
     print("epoch", meter.mean(), float(number), len(rows), sum(losses))
 print("end", meter.mean(), float(number))

@@ -95,7 +95,8 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
             place = _place(run, count)
             if how == "rest":
                 for n in _with_windows(facts, node, bodies, number):
-                    yield Cadence(n)
+                    if n not in run.shards.divided:
+                        yield Cadence(n)
             elif how == "from":
                 moved = {dotted(n) for side in (number, count) for n in walk(side)} - {""}
                 yield Cadence(number, repeats=sets_any(bodies, moved))

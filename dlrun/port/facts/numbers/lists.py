@@ -10,7 +10,7 @@ from dlrun.port.program.dicts import pairs
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, Path, argument, calls_method, dotted
 
-_FILLS = ("append", "extend", "insert")
+FILLS = ("append", "extend", "insert")
 _ARRAYS = ("numpy.array", "numpy.asarray", "numpy.stack", "torch.tensor", "torch.Tensor")
 _ROWS = ("builtins.list", "builtins.tuple", "builtins.sorted", "builtins.reversed")
 
@@ -58,7 +58,7 @@ class Lists:
         """Return the calls that fill the lists ``made``, by whatever name: ``for h in histories: h.append()``."""
         if not made or not all(isinstance(n, cst.List) and not n.elements for n in made):
             return []
-        adds = [c for c in self.script.calls if calls_method(c, *_FILLS)]
+        adds = [c for c in self.script.calls if calls_method(c, *FILLS)]
         fills: list[cst.Call] = [c for c in adds if made & {o.node for o in self.flow.origins(c.func.value)}]
         return fills if all(len(c.args) == 1 and calls_method(c, "append") for c in fills) else []
 
@@ -83,7 +83,7 @@ class Lists:
     def _into(self, call: cst.Call, box: cst.Name | cst.Attribute | cst.Subscript, bindings: list[Binding]) -> bool:
         """Tell whether ``call`` fills ``box``, which ``bindings`` make; an attribute also by another name before it."""
         func = call.func
-        if not isinstance(func, cst.Attribute) or func.attr.value not in _FILLS:
+        if not isinstance(func, cst.Attribute) or func.attr.value not in FILLS:
             return False
         other, keyed = func.value, isinstance(box, cst.Subscript)
         roots = [n.value if keyed and isinstance(n, cst.Subscript) else n for n in (other, box)]

@@ -130,6 +130,10 @@ class Libraries(Classes):
             return self._fields_in(row, args[0], keywords, node)
         if name == "builtins.map" and len(args) > 1:
             return self._mapped(args, node)
+        if name == "builtins.filter" and len(args) == 2 and (kept := self.entries(args[1])).refs:
+            made = self.new("list", node, "filtered")  # of objects; which of samples are left differs between ranks
+            self._like(made, args[1], kept)
+            return Value(refs=frozenset([made]))
         if row is Row.HOLDS:
             return self._holder(name, keywords, node)
         if row is Row.TEXT and len(given) == 1 and given[0].scalar:

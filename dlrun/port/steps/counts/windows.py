@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from dlrun.port.facts import ScriptFacts
-from dlrun.port.facts.numbers.lists import Lists
-from dlrun.port.program.script import added, argument, dotted, names_in, walk
+from dlrun.port.facts.numbers.lists import FILLS, Lists
+from dlrun.port.program.script import added, argument, calls_method, dotted, names_in, walk
 
 
 def means(
@@ -32,22 +32,50 @@ def means(
 def _written(
     facts: ScriptFacts, loop: cst.CSTNode, places: Sequence[cst.CSTNode], number: cst.Integer
 ) -> Iterator[cst.BaseExpression]:
-    """Yield ``number`` where it divides what was collected, or says how much of it is taken."""
+    """Yield ``number`` where it divides what was collected, or says how much of it is taken.
+
+    What goes on over several cadences is no window: its total over the ranks is divided by the number as it is.
+    """
     lists = Lists(facts.flow)
     grown = {dotted(found[0]) for n in walk(loop) if (found := added(n)) is not None} - {""}
+    anew = _begun_anew(loop)
     for node in (n for place in places for n in walk(place)):
         match node:
             case cst.BinaryOperation(operator=cst.Divide(), left=total, right=count) if _equals(count, number):
                 queues = list(_queues(facts, total, number))
                 parts = [n for n in walk(total) if isinstance(n, (cst.Name, cst.Attribute))]
                 summed = any(dotted(n) in grown or lists.filled(n) for n in parts) and not _is_mean(total, grown)
-                if queues or summed:
+                sliced = any(isinstance(n, cst.Slice) for n in walk(total))
+                if queues or (summed and (sliced or not anew.isdisjoint(base for n in parts for base in _bases(n)))):
                     yield from (count, *queues)
             case cst.AugAssign(operator=cst.DivideAssign(), target=total, value=count) if _equals(count, number):
-                yield from [count] if dotted(total) in grown else []
+                yield from [count] if dotted(total) in grown and not anew.isdisjoint(_bases(total)) else []
             case cst.Subscript(value=box, slice=[cst.SubscriptElement(slice=cst.Slice(lower=lower, upper=None))]):
                 back = lower.expression if isinstance(lower, cst.UnaryOperation) else None
                 yield from [back] if back is not None and _equals(back, number) and lists.filled(box) else []
+
+
+def _begun_anew(loop: cst.CSTNode) -> set[str]:
+    """Return the names that the iterations of ``loop`` set, delete, or call a method of other than to add to them."""
+    found: list[cst.CSTNode] = []
+    for n in walk(loop):
+        match n:
+            case cst.Assign(targets=targets) if added(n) is None:
+                found += [part for t in targets for part in walk(t.target)]
+            case cst.Del(target=target):
+                found += walk(target)
+            case cst.Call(func=cst.Attribute(value=box)) if not calls_method(n, *FILLS):
+                found.append(box)
+    return {dotted(n) for n in found if isinstance(n, (cst.Name, cst.Attribute))} - {""}
+
+
+def _bases(node: cst.BaseExpression) -> list[str]:
+    """Return the dotted names of ``node`` and of what it is a part of: ``meter.sum``, ``meter``."""
+    found = [dotted(node)]
+    while isinstance(node, (cst.Attribute, cst.Subscript)):
+        node = node.value
+        found.append(dotted(node))
+    return [name for name in found if name]
 
 
 def _is_mean(total: cst.BaseExpression, grown: set[str]) -> bool:
