@@ -1,6 +1,7 @@
-"""``nox`` checks everything: one session for the style, one per environment for the tests, and a count at the end.
+"""``nox`` checks the project: one session for the style, one per environment for the tests, and a count at the end.
 
 ``nox -s quick`` is for while one works: lint, types, and the tests that start no processes. Under 4 minutes on 2 cores.
+``nox -s wide`` is for before a release: the same promises under older versions of MPI and on further numbers of ranks.
 """
 
 from __future__ import annotations
@@ -108,15 +109,25 @@ def quick(session: nox.Session) -> None:
     session.run("mypy")
 
 
-@nox.session
-def tests(session: nox.Session) -> None:
-    """mypy --strict, which needs PyTorch's types; then the main tests, with PyTorch, and Keras 3 on PyTorch and jax."""
+def main_tests(session: nox.Session, *options: str) -> None:
+    """Run the tests of the main environment: PyTorch, and Keras 3 on PyTorch and jax."""
     session.install(wheel(session, "test"), "keras>=3", "jax>=0.4.35", "mypy>=1.11", "types-PyYAML")
-    session.run("mypy")
+    session.run("mypy")  # needs PyTorch's types
     session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
     files = (SANITIZER_TESTS, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, FIRST_STEPS_TEST, NUMBERS_TEST, *FAULT_TESTS)
-    elsewhere = [f"--ignore={file}" for file in files]
-    run_pytest(session, *THREE_FILES, "tests", *elsewhere)
+    run_pytest(session, *THREE_FILES, *options, "tests", *(f"--ignore={file}" for file in files))
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """mypy --strict; then the main tests."""
+    main_tests(session)
+
+
+@nox.session(default=False)
+def wide(session: nox.Session) -> None:
+    """The cases that ``tests`` leaves out: older versions of MPI, further numbers of ranks, long searches."""
+    main_tests(session, "--wide", "-m", "wide")
 
 
 @nox.session

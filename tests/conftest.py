@@ -16,6 +16,27 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # likewise under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--wide``."""
+    parser.addoption("--wide", action="store_true", help="run the tests that are marked wide, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``wide("this", "or that")``, of cases those with such words, unless it is asked for."""
+    if config.getoption("wide"):
+        return
+    named = tuple(argument for argument in config.args if "::" in argument)
+    left = [item for item in items if _is_wide(item) and not (named and item.nodeid.startswith(named))]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in set(left)]
+
+
+def _is_wide(item: pytest.Item) -> bool:
+    marks = list(item.iter_markers("wide"))
+    case = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
+    return any(not mark.args or any(word in case for word in mark.args) for mark in marks)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show how every failure ended, under every launcher over several machines."""
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]

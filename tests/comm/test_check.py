@@ -69,6 +69,7 @@ REDUCES = """
 """
 
 
+@pytest.mark.wide("openmpi 4", "mpich 4")
 def test_right_results_pass_under_each_mpi(job, each_mpi):
     for variables in ({}, {"DL_COMM_SHARED_MEMORY": "none"}):
         ended = job(each_mpi, 3, REDUCES, DL_COMM_CHECK="1e-3", **variables)
@@ -109,6 +110,7 @@ def faulty(tmp_path, each_mpi):
     return library
 
 
+@pytest.mark.wide("openmpi 4", "mpich 4")
 def test_a_damaged_message_is_found_and_named_on_every_rank(job, each_mpi, faulty):
     more = {"DL_COMM_SHARED_MEMORY": "none", "DL_COMM_MPI_LIBRARY": str(faulty)}
     silent = job(each_mpi, 2, REDUCES, **more)

@@ -93,6 +93,7 @@ RANKS = """
 
 @pytest.mark.skipif(not find_spec("keras") or not find_spec("torch"), reason="Keras and PyTorch are not both here")
 @pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.wide("2")
 def test_metrics_of_keras_are_those_of_all_samples_on_ranks(job, any_mpi, n):
     ended = job(any_mpi, n, RANKS)
     assert ended.lines("rank") == [f"rank {rank} is right" for rank in range(n)], ended.output

@@ -128,6 +128,7 @@ RANKS = """
 
 
 @pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.wide("2")
 def test_what_was_there_before_counts_once_on_ranks(job, any_mpi, n):
     pytest.importorskip("torch")
     ended = job(any_mpi, n, RANKS)

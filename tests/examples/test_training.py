@@ -56,6 +56,7 @@ def test_the_demo_trains_alone_and_on_two_ranks_and_compares_them(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", DIGITS)
+@pytest.mark.wide("keras_mnist")
 def test_digits_are_learned_alone_and_on_two_ranks(tmp_path: Path, name: str) -> None:
     need("sklearn", "keras" if name == "keras_mnist" else "tensorflow")
     if name == "tf_mnist" and find_spec("tensorflow_estimator") is None:
@@ -82,6 +83,7 @@ def test_the_gan_trains_both_networks_on_two_ranks(tmp_path: Path) -> None:
     assert (tmp_path / "generator.pt").exists()
 
 
+@pytest.mark.wide
 def test_the_benchmarks_network_trains_on_two_ranks_as_alone(tmp_path: Path) -> None:
     need("torch")
     common = ["--epochs", "2", "--images", "128", "--size", "16"]

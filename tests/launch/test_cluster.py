@@ -119,6 +119,7 @@ def test_uneven_ranks_over_two_machines_know_their_places(lab: Lab, tmp_path: Pa
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("backend", backends())
+@pytest.mark.wide("openmpi-4.1.4", "mpich-4.0.2", "srun in a job")
 def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: str, record_property: Record):
     code, what, limit = ENDS[how]
     (tmp_path / "fails.py").write_text(FAILS)

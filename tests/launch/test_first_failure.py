@@ -266,6 +266,7 @@ def check_the_last_rank_is_told(done, ranks: int, how: str) -> None:  # type: ig
 
 
 @pytest.mark.parametrize(("ranks", "how"), [(2, "sys.exit"), *((3, how) for how in ENDS)])
+@pytest.mark.wide("openmpi-4.1.4", "mpich-4.0.2")
 def test_a_rank_that_ends_in_mid_training_is_told_while_the_others_wait_for_it(dlrun, mpiexec, tmp_path, ranks, how):
     pytest.importorskip("dl_comm._core", reason="dl_comm's compiled core is not installed")
     (tmp_path / "trains.py").write_text(TRAINS)

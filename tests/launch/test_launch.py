@@ -73,6 +73,7 @@ def test_each_rank_knows_its_place_and_rank_0_is_on_the_console(dlrun, mpiexec, 
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("mpi", [False, True], ids=["plain", "in-a-barrier"])
+@pytest.mark.wide("openmpi-4.1.4", "mpich-4.0.2")
 def test_a_rank_that_fails_ends_the_job_with_its_code(dlrun, mpiexec, tmp_path, how, mpi):
     text = MPI_FAILS if mpi else FAILS
     (tmp_path / "fails.py").write_text(text)

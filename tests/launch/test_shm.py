@@ -20,6 +20,7 @@ mc.finalize()
 
 
 @pytest.mark.parametrize("size", ["64k", "512k", "4m", "30m"])  # each of them too small for 3 ranks
+@pytest.mark.wide("openmpi-4.1.4", "mpich-4.0.2")
 def test_where_shared_memory_is_too_small_for_mpi_ranks_do_without(mpiexec: str, tmp_path: Path, size: str):
     pytest.importorskip("dl_comm._core", reason="dl_comm's compiled core is not installed")
     if os.getuid() != 0 or not shutil.which("unshare"):

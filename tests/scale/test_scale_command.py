@@ -73,6 +73,7 @@ def test_rates_efficiencies_figures_and_a_page_that_needs_no_network(folder: Pat
         assert (folder / "dlrun-scale" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.wide
 def test_the_rates_of_the_digits_are_those_of_a_clock_outside_the_script(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("torch")

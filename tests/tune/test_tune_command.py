@@ -145,6 +145,7 @@ def test_a_script_that_prints_no_rate_is_an_error_that_says_what_to_do(folder: P
 
 
 @pytest.mark.parametrize("words", [("steps.py",), ("-m", "work.steps")])
+@pytest.mark.wide("words1")
 def test_a_scripts_own_gradients_are_looked_at_and_its_own_steps_prove_the_gain(
     folder: Path, words: tuple[str, ...]
 ) -> None:

@@ -265,6 +265,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("fault", ["", *WRONG])
+@pytest.mark.wide("written apart", "pickled apart")
 def test_a_right_port_is_proved_to_its_end_and_one_with_another_number_is_not(prove, fault: str) -> None:
     text = port(SCRIPT).text
     if fault:
@@ -400,6 +401,7 @@ def test_a_norm_of_accumulated_gradients_stays_open_and_a_total_of_it_is_found(p
 
 
 @pytest.mark.parametrize("fault", OF_LOOPS)
+@pytest.mark.wide("by hand", "samples")
 def test_a_wrong_number_of_such_loops_is_found(prove, fault: str) -> None:
     serial, edit, name = OF_LOOPS[fault]
     right = port(serial).text

@@ -147,6 +147,7 @@ SLICED = (
     [(SLICED, set()), (SLICED[2:], {"lost-samples"}), ((SCALED, *SLICED[1:]), {"scaled-rate"})],
     ids=["right", "sliced-twice", "scaled"],
 )
+@pytest.mark.wide("sliced-twice")
 def test_a_batch_that_each_rank_cuts_for_itself_is_the_serial_one(edits, faults, prove, port) -> None:
     verdict = prove(mutated(port, Fault("", edits, "")))
     print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")

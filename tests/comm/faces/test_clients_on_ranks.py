@@ -153,6 +153,7 @@ def test_keras_with_ddls_callbacks(n, how):
 
 @has_torch
 @RANKS
+@pytest.mark.wide("3")
 def test_a_trainer_for_pytorch_does_with_its_optimizer_what_it_wants(n):
     assert_alike(recorded(n, "torch_trainer.py")[0], alone("torch_trainer.py"))
 

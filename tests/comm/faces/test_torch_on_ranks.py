@@ -22,5 +22,6 @@ pytestmark = pytest.mark.timeout(900)  # the first check of a launch waits for a
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("check", checks_in(*FILES))
+@pytest.mark.wide("-2")
 def test_on_real_ranks(check, n, assert_passed):
     assert_passed(check, n, FILES)
