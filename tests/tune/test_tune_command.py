@@ -76,6 +76,7 @@ def test_the_planted_best_variable_becomes_a_profile_that_launch_uses(folder: Pa
     assert "100." in refused.stdout
 
 
+@pytest.mark.wide
 def test_script_options_are_swept_with_a_metric_of_the_scripts_own(folder: Path) -> None:
     args = ("--param", "lr=0.1,0.2", "--metric", "accuracy ([0-9.]+)", "--budget", "10m", "train_dist.py")
     done = run(folder, "tune", "-n", "2", *args)

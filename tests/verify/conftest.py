@@ -55,8 +55,8 @@ def prove(tmp_path: Path, made: dict[tuple[object, ...], object], monkeypatch: p
     from dlrun.verify.runs import Task, execute
     from dlrun.verify.trace import Run
 
-    lock, folder = threading.Lock(), tmp_path / "work"
-    folder.mkdir()
+    lock, folder = threading.Lock(), tmp_path / "own" / "work"  # each run links what lies two levels above it
+    folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
 
     def proved(port: str, *args: str, serial: str = "", alike: str = "", **options: object) -> object:

@@ -32,8 +32,14 @@ pytestmark = pytest.mark.timeout(900)  # the first check of a launch waits for a
 
 @pytest.mark.parametrize(("backend", "n"), RANKS.items())
 @pytest.mark.parametrize("check", checks_in(*FILES))
+@pytest.mark.wide("jax")
 def test_keras(check, backend, n, assert_passed):
     _look(check, backend, n, FILES, assert_passed)
+
+
+@pytest.mark.parametrize("check", checks_in("keras_steps.py"))
+def test_steps_on_jax(check, assert_passed):
+    _look(check, "jax", RANKS["jax"], ("keras_steps.py",), assert_passed)
 
 
 @pytest.mark.parametrize("check", checks_in("keras_evaluating.py"))
