@@ -466,11 +466,16 @@ def _of_class(kind):
 
 
 def every_metric_of_keras_is_folded():
-    keras.backend.set_floatx("float32")  # Keras 2's F-scores know no other
+    _set_type("float32")  # Keras 2's F-scores know no other
     try:
         _every_metric()
     finally:
-        keras.backend.set_floatx("float64")
+        _set_type("float64")
+
+
+def _set_type(name):
+    keras.backend.set_floatx(name)
+    keras.mixed_precision.set_global_policy(name)  # which one that a check before set hides
 
 
 def _every_metric():
