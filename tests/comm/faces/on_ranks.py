@@ -23,7 +23,7 @@ def checks_in(*files: str) -> list[str]:
     ]
 
 
-def launch(n: int, *arguments: str | Path, timeout: float = 800, **variables: str) -> subprocess.CompletedProcess[str]:
+def launch(n: int, *arguments: str | Path, timeout: float = 1500, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run ``python arguments`` on n ranks, one thread each, and return its output as text. No file of theirs stays."""
     beside = Path(sys.executable).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")

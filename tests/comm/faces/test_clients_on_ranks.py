@@ -21,7 +21,7 @@ CLIENTS = HERE / "clients"
 LIB = Path(str(_core.__file__)).parent / "lib"
 has_tensorflow = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 has_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1600)
 RANKS = pytest.mark.parametrize("n", [2, 3])
 
 

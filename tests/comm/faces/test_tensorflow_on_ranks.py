@@ -9,7 +9,7 @@ from on_ranks import checks_in
 
 pytestmark = [
     pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
-    pytest.mark.timeout(900),  # the first check of a launch waits for all of them
+    pytest.mark.timeout(1600),  # the first check of a launch waits for all of them
 ]
 
 FILES = (

@@ -17,7 +17,7 @@ FILES = (
     "torch_ranks.py",
     "torch_served.py",
 )
-pytestmark = pytest.mark.timeout(900)  # the first check of a launch waits for all of them
+pytestmark = pytest.mark.timeout(1600)  # the first check of a launch waits for all of them
 
 
 @pytest.mark.parametrize("n", [2, 3])
