@@ -19,7 +19,8 @@ from dlrun.verify.warming import Warm
 
 HEAD = "import os, random, socket, sys; from dlrun.verify.tracer import warm\n"
 SERVES = (
-    HEAD + "door = socket.socket(socket.AF_UNIX)\ndoor.bind(sys.argv[1])\ndoor.listen(9)\n"
+    HEAD + "door = socket.socket(socket.AF_UNIX)\ndoor.bind(sys.argv[1] + 'way')\ndoor.listen(9)\n"
+    "os.rename(sys.argv[1] + 'way', sys.argv[1])\n"  # who sees it is answered
     "words = warm.serve(door, lambda: random.seed(0))\n"
     "if words[0] == 'sleep':\n    print(os.getpid(), flush=True)\n    import time\n    time.sleep(99)\n"
     "print(words, os.environ.get('OWN'), os.getcwd(), random.random())\nprint('told', file=sys.stderr)\n"
