@@ -127,7 +127,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(default=False)
 def wide(session: nox.Session) -> None:
     """The cases that ``tests`` leaves out: older versions of MPI, further numbers of ranks, long searches."""
-    main_tests(session, "--wide", "-m", "wide")
+    main_tests(session, "--wide")
 
 
 @nox.session

@@ -18,17 +18,18 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # likewise under nohup
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--wide``."""
-    parser.addoption("--wide", action="store_true", help="run the tests that are marked wide, too")
+    parser.addoption("--wide", action="store_true", help="run what is marked wide, and only that")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``wide("this", "or that")``, of cases those with such words, unless it is asked for."""
-    if config.getoption("wide"):
-        return
+    """Leave out what is marked ``wide("this", "or that")``, of cases those with such words; by --wide all else.
+
+    A test that is named by its ``file::name`` runs.
+    """
     named = tuple(argument for argument in config.args if "::" in argument)
-    left = [item for item in items if _is_wide(item) and not (named and item.nodeid.startswith(named))]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in set(left)]
+    chosen = [_is_wide(item) == config.getoption("wide") or item.nodeid.startswith(named) for item in items]
+    config.hook.pytest_deselected(items=[item for item, runs in zip(items, chosen, strict=True) if not runs])
+    items[:] = [item for item, runs in zip(items, chosen, strict=True) if runs]
 
 
 def _is_wide(item: pytest.Item) -> bool:

@@ -47,7 +47,8 @@ for epoch in range(2):
             sums[j] += loss.item()
         pair[0] += loss.item()
         pair[1] += 1
-        so_far, last = so_far + loss.item(), last + loss.item()
+        so_far += loss.item()
+        last += loss.item()
         if i % 4 == 3:
             print("sums", sums.sum(), sums[1], (pair[0] / pair[1]).item(), int(pair[1]))
             print("rows", sum(r["n"] for r in rows), sum(losses) / len(losses), len(rows))
