@@ -30,7 +30,7 @@ class Number(Meter):
         return self.sum / max(1, self.n)
 
 
-meter, number = Meter(), Number()
+meter, number, several = Meter(), Number(), [Meter(), Meter()]
 rows, losses, sums, pair = [], [], np.zeros(3), torch.zeros(2)
 for epoch in range(2):
     so_far, last = 0.0, 0.0
@@ -47,6 +47,8 @@ for epoch in range(2):
             sums[j] += loss.item()
         pair[0] += loss.item()
         pair[1] += 1
+        for k, one in enumerate(several):
+            one.add(loss.item() * k)
         so_far += loss.item()
         last += loss.item()
         if i % 4 == 3:
@@ -55,4 +57,5 @@ for epoch in range(2):
             print("goes on, begins anew", so_far / 4, last / 4, sum(losses) / 4)
             last = 0.0
     print("epoch", meter.mean(), float(number), len(rows), sum(losses))
+    print("several", [(one.n, one.mean()) for one in several], sum(one.n for one in filter(None, several)))
 print("end", meter.mean(), float(number))

@@ -418,7 +418,9 @@ class ControlFlow(Statements):
 
     def _listed(self, over: Value) -> list[Value] | None:
         """Return the entries of a tuple or list that are all known, in order."""
-        if over.items is not None and over.name != "parallel":
+        if over.name == "parallel":
+            return self._numbered_entries(over)
+        if over.items is not None:
             return list(over.items)
         ref = next(iter(over.refs), None)
         if len(over.refs) == 1 and isinstance(ref, Obj) and ref.kind == "dict":
@@ -431,6 +433,12 @@ class ControlFlow(Statements):
             return None
         known = [k for k in fields if k[1:-1].isdigit()]
         return [fields[k] for k in known] if 0 < len(known) <= _UNROLLED else None
+
+    def _numbered_entries(self, over: Value) -> list[Value] | None:
+        """Return what ``enumerate`` makes of a list whose entries are all known: each with its number."""
+        first = over.items[0].name.removeprefix(FROM) if over.items and over.refs else ""
+        entries = self._listed(replace(over, items=None, name="")) if first.isdigit() else None
+        return entries and [Value(items=(constant(int(first) + k), entry)) for k, entry in enumerate(entries)]
 
     def _zipped(self, over: cst.BaseExpression) -> list[Value] | None:
         """Return the entries side by side of tuples and lists whose entries are all known."""
