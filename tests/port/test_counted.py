@@ -556,8 +556,8 @@ made.to_csv("b.csv")
         ('row = {"steps": steps, "epoch": epoch}\n    rows.append(row)', True, []),
         ('row = {"steps": steps, **{"epoch": epoch}}\n    rows.append(row)\n    print(row)', True, []),
         ('row = {"steps": steps, "epoch": epoch}\n    print(row)\n    rows.append(row)', True, []),
-        ('for k, v in {"steps": steps, "epoch": epoch}.items():\n        print(k, v)', False, ["v"]),
-        ("for v in (steps, epoch):\n        print(v)", False, ["v"]),
+        ('for k, v in {"steps": steps, "epoch": epoch}.items():\n        print(k, v)', False, []),
+        ("for v in (steps, epoch):\n        print(v)", False, []),
     ],
 )
 def test_a_row_that_has_a_name_is_serial_where_it_is_kept_and_counts_beside_other_numbers_are_told(

@@ -150,6 +150,7 @@ EXAMPLES = {
     ),
     "dataclasses.asdict": Example("acc = Sums()", "acc.loss += v; acc.seen += k", "dataclasses.asdict(acc)"),
     "builtins.vars": Example("acc = Sums()", "acc.loss += v; acc.seen += k", "vars(acc)"),
+    "builtins.object.__setattr__": Example("acc = Sums()", "object.__setattr__(acc, 'loss', acc.loss + v)", "acc.loss"),
     "builtins.setattr": Example("acc = Sums()", "setattr(acc, 'loss', acc.loss + v)", "acc.loss"),
     "builtins.getattr": Example("acc = Sums()", "acc.loss = getattr(acc, 'loss') + v", "acc.loss"),
     "builtins.isinstance": Example("acc = 0", "acc += isinstance(v, float)"),

@@ -19,6 +19,8 @@ SCRIPTS = (
     "numbers_in_structures.py",
     "numbers_of_positions.py",
     "numbers_of_meters.py",
+    "numbers_of_own_classes.py",
+    "numbers_beside_counts.py",
 )
 
 

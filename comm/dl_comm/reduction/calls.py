@@ -12,7 +12,7 @@ from dl_comm.reduction.gathering import Gathering
 from dl_comm.reduction.layout import is_shard, layout_of
 from dl_comm.reduction.leaves import Tensors, check
 from dl_comm.reduction.metrics import is_metric, put_state, state_of
-from dl_comm.reduction.since import added, grown, joined, put_back
+from dl_comm.reduction.since import added, grown, joined, of_kind, put_back
 
 
 class Reductions:
@@ -134,6 +134,7 @@ class Reductions:
         found = Gathering(self.tensors, layout_of(over)).all_of(fresh)
         if before:
             found = tuple(joined(b, more) for b, more in zip(before, found, strict=True))
+        found = tuple(of_kind(value, entries) for value, entries in zip(values, found, strict=True))
         return found[0] if len(values) == 1 else found
 
     def _of(self, values: tuple[Any, ...], op: str, over: Any) -> Any:

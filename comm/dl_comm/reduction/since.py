@@ -163,6 +163,17 @@ def _stayed(value: deque[Any], before: deque[Any]) -> int:
     return 0
 
 
+def of_kind(like: Any, entries: Any) -> Any:
+    """Return a list of the class of ``like``, a list of the script's class, with all else that it holds."""
+    kind = type(like)
+    if not isinstance(like, list) or kind is list:
+        return entries
+    made = kind.__new__(kind)
+    vars(made).update(vars(like))
+    list.extend(made, entries)
+    return made
+
+
 def joined(before: Any, more: Any) -> Any:
     """Return ``before`` with ``more`` entries behind it."""
     if before is None:
@@ -174,7 +185,7 @@ def joined(before: Any, more: Any) -> Any:
     if isinstance(before, deque):
         return deque([*before, *more], before.maxlen)
     if isinstance(before, (list, tuple)):
-        return type(before)([*before, *more])
+        return (tuple if isinstance(before, tuple) else list)([*before, *more])
     if hasattr(before, "iloc"):
         import pandas  # type: ignore[import-untyped]
 

@@ -148,7 +148,7 @@ class MadeSerial(Wraps):
             return isinstance(node.operator, (cst.Add, cst.Modulo))
         if isinstance(node, cst.Call):
             text = of_function(self.script.name_of(node.func)) is Row.TEXT
-            return text or calls_method(node, "format") or self.script.name_of(node.func) == "builtins.format"
+            return text or calls_method(node, "format")
         return isinstance(node, COMPUTES) and not isinstance(node, (cst.UnaryOperation, cst.Comparison, cst.IfExp))
 
     def _of_part(self, node: cst.BaseExpression, place: Place) -> list[Wrap] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from dlrun.port.placement.store import GROWN, REST, Bound, Class, Frame, Function, Obj, State
+from dlrun.port.placement.store import GROWN, REST, VIEW, Bound, Class, Frame, Function, Obj, State
 from dlrun.port.placement.values import Value
 from dlrun.port.program.script import names_in
 
@@ -136,7 +136,7 @@ def _several(machine: Machine) -> set[Any]:
     return {
         ref
         for (owner, key), value in state.items()
-        if key in (REST, GROWN) and isinstance(owner, Obj)
+        if key in (REST, GROWN) and isinstance(owner, Obj) and owner.kind != "foreign" and owner.name != VIEW
         for each in (value, *(value.items or ()))
         for ref in each.refs
     }

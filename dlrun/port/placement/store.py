@@ -9,12 +9,13 @@ from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.values import ANY, Value, diverged, join
+from dlrun.port.placement.values import ANY, NOTHING, Value, constant, diverged, join
 
 REST = "[*]"  # an entry under a key that is not known
 GROWN = "[]"  # what was appended
 CONTENT = "@"  # what an object of a library holds
 LOCAL = "draws apart"  # of a library of random numbers: that each rank draws its own
+VIEW = "view"  # the name of a list of what another container holds
 PROPERTY = "property"  # the name of an object that stands for an attribute that functions compute
 
 
@@ -117,11 +118,44 @@ def merge_diverged(a: State | None, b: State | None, test: cst.CSTNode) -> State
     return out
 
 
+@dataclass(frozen=True)
+class Member:
+    """A member of one of the program's enumerations, as ``text`` names it: ``Phase.TRAIN``."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+_PLAIN = (str, int, bool, Member)
+
+
 def key_of(const: Any) -> str | None:
     """Return the key under which an entry ``[const]`` is kept; None for what is no plain constant."""
     if isinstance(const, str):
         return f"[{json.dumps(const)}]"
-    return f"[{const!r}]" if isinstance(const, (int, bool)) else None
+    if isinstance(const, tuple):
+        return f"[{const!r}]" if const and all(isinstance(each, _PLAIN) for each in const) else None
+    return f"[{const!r}]" if isinstance(const, (int, bool, Member)) else None
+
+
+def of_key(key: str) -> Value:
+    """Return what is kept under ``key`` is asked by; nothing is known of one that is made of others."""
+    text = key[1:-1]
+    if text[:1] == '"':
+        return constant(json.loads(text))
+    if text.lstrip("-").isdigit():
+        return constant(int(text))
+    return Value(const=Member(text)) if text.replace(".", "").isidentifier() and "." in text else ANY
+
+
+def key_in(value: Value) -> Any:
+    """Return the constant that a value is as a key; of a tuple of constants that tuple."""
+    if value.const is NOTHING and value.items:
+        each = tuple(item.const for item in value.items)
+        return each if all(isinstance(const, _PLAIN) for const in each) else NOTHING
+    return value.const
 
 
 __all__ = [
@@ -131,6 +165,7 @@ __all__ = [
     "LOCAL",
     "PROPERTY",
     "REST",
+    "VIEW",
     "Bound",
     "Class",
     "Frame",

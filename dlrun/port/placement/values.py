@@ -213,13 +213,7 @@ def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
     for one, other in ((a, b), (b, a)):
         if one.const is None and other.place.kind is Kind.SHARD:
             place = other.place  # no data
-        serial = (
-            one.place.kind is Kind.SAME
-            and one.const is NOTHING
-            and not one.zero
-            and (one.scalar or (beside and (one.reduced or one.scalar is None)))
-        )
-        if serial and place.kind is other.place.kind and place.kind in (Kind.COUNT, Kind.INDEX):
+        if is_serial(one, beside) and place.kind is other.place.kind and place.kind in (Kind.COUNT, Kind.INDEX):
             place = MIXED  # a count or a serial number: which of them, nobody knows later
     if items is None:
         for part in (*(a.items or ()), *(b.items or ())):
@@ -237,6 +231,12 @@ def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
         reduced=a.reduced or b.reduced,
         unbound=a.unbound or b.unbound,
     )
+
+
+def is_serial(value: Value, beside: bool) -> bool:
+    """Tell whether a value, or one of entries that are ``beside`` others, is a number that all ranks have serially."""
+    number = value.scalar or (beside and (value.reduced or value.scalar is None))
+    return value.place.kind is Kind.SAME and value.const is NOTHING and not value.zero and bool(number)
 
 
 def joined(values: Iterable[Value]) -> Value:

@@ -13,11 +13,12 @@ from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.numbers.formats import numbers
 from dlrun.port.facts.numbers.integers import integers
 from dlrun.port.insert import expression, in_brackets
+from dlrun.port.placement.beside_sums import beside_counts
 from dlrun.port.placement.fields import as_argument
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.interpret.machine import Field, Sink
 from dlrun.port.placement.reduce import Reductions
-from dlrun.port.placement.values import SAME, Kind, Place, Why, join_places, unknown
+from dlrun.port.placement.values import MIXED, SAME, Kind, Place, Why, join_places, unknown
 
 _OPERATORS = (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison, cst.BooleanOperation, cst.Attribute)
 
@@ -57,6 +58,8 @@ class Wraps:
         for value in self.run.seen.get(node, ()):
             here = self.run.content(value) if value.items is not None else value.place
             place = here if place is None else join_places(place, here)
+        if place is not None and beside_counts(self.run, node):
+            return MIXED
         return place if place is not None else SAME
 
     def is_number(self, node: cst.CSTNode) -> bool:

@@ -12,7 +12,7 @@ from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret import parts, sessions
-from dlrun.port.placement.interpret.libraries import Libraries
+from dlrun.port.placement.interpret.libraries import MADE_BY, Libraries
 from dlrun.port.placement.interpret.machine import DEPTH, Flows
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
@@ -55,6 +55,7 @@ class Calls(Libraries):
         above = self._super(node)
         callee = above if above is not None else self.eval(node.func)
         args, keywords = self._arguments(node)
+        args = self.handed_through(callee.name, args, node)
         if callee.name in rules.IN_ORDER and self.loop is None:
             args = [self.in_order(node, value) for value in args]
         if self.loop is None and not self.shards.parts and not any(isinstance(r, _OWN) for r in callee.refs):
@@ -108,6 +109,7 @@ class Calls(Libraries):
         for arg in node.args:
             value = self.eval(arg.value)
             if arg.star == "*":
+                value = self.iterated(value, arg.value)
                 args.extend(value.items if value.items is not None else self._unpacked(value))
             elif arg.star == "**":
                 for ref in value.refs:
@@ -136,7 +138,7 @@ class Calls(Libraries):
         receiver = self.read((frame, params[0].name.value)) if params else None
         owner = self.script.class_of(node)
         for ref in receiver.refs if receiver is not None else ():
-            cls: Class | None = ref.cls if isinstance(ref, Obj) else None
+            cls: Class | None = ref.cls if isinstance(ref, Obj) else ref if isinstance(ref, Class) else None
             here = next((c for c in self.lines(cls) if c.node is owner), None) if cls is not None else None
             named = func.attr.value if isinstance(func, cst.Attribute) else ""
             member = self.member(cls, named, here) if here is not None and cls is not None else None
@@ -145,7 +147,8 @@ class Calls(Libraries):
                 return Value(refs=frozenset([Bound(functions[0], receiver)]))  # type: ignore[arg-type]
             if isinstance(ref, Obj) and ref.kind in ("dict", "list", "set", "deque"):
                 return Value(refs=frozenset([Method(Value(refs=frozenset([ref])), named)]))
-        return Value(name="builtins.object")
+        made = isinstance(func, cst.Attribute) and func.attr.value == "__new__"
+        return Value(name=MADE_BY if made else "builtins.object")
 
     def call_value(self, callee: Value, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         """Call a value."""
@@ -163,7 +166,9 @@ class Calls(Libraries):
         if callee.name and not callee.name.startswith("."):
             return self._function(callee.name, args, keywords, node)
         given = [*args, *keywords.values()]
-        self._run_given(given, node)
+        self.run_given(given, node)
+        if (objects := self.may_return(given, node, "unknown")) is not None:
+            return objects
         place = out_of_sight(parts.of_mean(combine([callee.place, *(self.content(a) for a in given)]), ""))
         if place.kind is Kind.SAME:  # nothing is known of it, and so it may keep what it is given later
             return Value(refs=frozenset([self.new("foreign", node, "unknown")]))

@@ -11,24 +11,22 @@ import libcst as cst
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret.containers import Containers
 from dlrun.port.placement.rules import Row
-from dlrun.port.placement.store import CONTENT, PROPERTY, Bound, Class, Frame, Function, Method, Obj, key_of
+from dlrun.port.placement.store import (
+    CONTENT,
+    PROPERTY,
+    REST,
+    Bound,
+    Class,
+    Frame,
+    Function,
+    Member,
+    Method,
+    Obj,
+    key_of,
+)
 from dlrun.port.placement.values import ANY, FROM, SAME, Kind, Value, combine, join, joined, unknown
 from dlrun.port.program.script import dotted, names_in, walk
 
-_DUNDERS: dict[type[Any], str] = {
-    cst.Add: "__add__",
-    cst.AddAssign: "__iadd__",
-    cst.Subtract: "__sub__",
-    cst.Multiply: "__mul__",
-    cst.Divide: "__truediv__",
-    cst.BitOr: "__or__",
-    cst.BitOrAssign: "__ior__",
-    cst.BitAnd: "__and__",
-    cst.SubtractAssign: "__isub__",
-    cst.LeftShift: "__lshift__",
-    cst.LeftShiftAssign: "__ilshift__",
-}
-_PLAIN = {"__iadd__": "__add__", "__ior__": "__or__", "__isub__": "__sub__", "__ilshift__": "__lshift__"}
 _KINDS = {
     "builtins.dict": "dict",
     "collections.OrderedDict": "dict",
@@ -86,6 +84,14 @@ class Classes(Containers):
         frozen = any(w.keyword.value == "frozen" and dotted(w.value) == "True" for w in words if w.keyword is not None)
         return frozen or any(base.endswith("NamedTuple") for base in self.foreign_bases(cls))
 
+    def _is_enumeration(self, cls: Class) -> bool:
+        return any(name.endswith(("Enum", "Flag")) for name in self.foreign_bases(cls))
+
+    def members(self, cls: Class) -> list[Value]:
+        """Return the members of an enumeration of the program's, in their order; of another class none."""
+        names = [name for name, value in self.fields(cls.body) if not value.refs and not name.startswith("_")]
+        return [Value(const=Member(f"{cls.node.name.value}.{n}")) for n in names] if self._is_enumeration(cls) else []
+
     def is_module(self, cls: Class) -> bool:
         """Tell whether ``cls`` is a module of a network, whose forward pass computes and keeps nothing."""
         return any(name.endswith(("Module", ".Model", ".Layer", "LightningModule")) for name in self.foreign_bases(cls))
@@ -117,21 +123,44 @@ class Classes(Containers):
 
     def instantiate(self, cls: Class, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         """Return a new object of ``cls``."""
-        bases = self.foreign_bases(cls)
-        kind = next((_KINDS[base] for base in bases if base in _KINDS), "instance")
-        made = self.new(kind, node, cls=cls, name=next((b for b in bases if b != "builtins.object"), ""))
-        value = Value(refs=frozenset([made]))
-        init = self.member(cls, "__init__")
-        functions = [r for r in init.refs if isinstance(r, Function)] if init is not None else []
-        if functions:
-            self.run_function(functions[0], args, keywords, node, value)
+        by = [r for r in (self.member(cls, "__new__") or ANY).refs if isinstance(r, Function)]
+        if by:
+            return self._made_by(by[0], cls, args, keywords, node)
+        value = self.made_of(cls, node)
+        (made,) = value.refs
+        if self._initialised(cls, value, args, keywords, node):
             return value
-        if kind != "instance":
+        if made.kind != "instance":
             self.filled(made, args, keywords)
         self._fields_of(cls, made, args, keywords, node)
         if post := [r for r in (self.member(cls, "__post_init__") or ANY).refs if isinstance(r, Function)]:
             self.run_function(post[0], [], {}, node, value)
         return value
+
+    def made_of(self, cls: Class, node: cst.CSTNode) -> Value:
+        """Return an object of ``cls`` that nothing has initialised."""
+        bases = self.foreign_bases(cls)
+        kind = next((_KINDS[base] for base in bases if base in _KINDS), "instance")
+        made = self.new(kind, node, cls=cls, name=next((b for b in bases if b != "builtins.object"), ""))
+        return Value(refs=frozenset([made]))
+
+    def _initialised(
+        self, cls: Class, made: Value, args: list[Value], keywords: dict[str, Value], node: cst.Call
+    ) -> bool:
+        """Run an ``__init__`` of the program on a new object; tell whether there is one."""
+        functions = [r for r in (self.member(cls, "__init__") or ANY).refs if isinstance(r, Function)]
+        if functions:
+            self.run_function(functions[0], args, keywords, node, made)
+        return bool(functions)
+
+    def _made_by(
+        self, maker: Function, cls: Class, args: list[Value], keywords: dict[str, Value], node: cst.Call
+    ) -> Value:
+        """Return what a ``__new__`` of the program returns: a new object, or the one that there is."""
+        made = self.run_function(maker, [Value(refs=frozenset([cls])), *args], keywords, node)
+        if any(isinstance(ref, Obj) and ref.cls is cls for ref in made.refs):
+            self._initialised(cls, made, args, keywords, node)
+        return made
 
     def filled(self, made: Obj, args: list[Value], keywords: dict[str, Value]) -> None:
         """Put into a new object of a class of containers what ``dict()`` or ``list()`` would."""
@@ -176,7 +205,7 @@ class Classes(Containers):
         if name == "num_batches_tracked":
             return Value(self.updates, scalar=True)  # of a BatchNorm layer
         found: Value | None = None
-        for ref in owner.refs:
+        for ref in self._with_member(owner.refs, name):
             found = join(found, self._of_ref(ref, owner, name, node))
         if found is not None:
             return found
@@ -192,10 +221,19 @@ class Classes(Containers):
             return Value(refs=frozenset([Method(owner, name)]))
         return Value(place, refs=frozenset([Method(owner, name)]))
 
+    def _with_member(self, refs: frozenset[Any], name: str) -> frozenset[Any]:
+        """Return what an attribute may be asked of: of what a function may have handed on, the program's objects."""
+        holders = [r for r in refs if isinstance(r, Obj) and r.kind == "foreign" and self.read((r, REST)) is not None]
+        own = refs.difference(holders) if holders else refs
+        asked = any(isinstance(r, Obj) and r.cls is not None and self.member(r.cls, name) is not None for r in own)
+        return own if asked else refs
+
     def _of_ref(self, ref: Any, owner: Value, name: str, node: cst.CSTNode) -> Value:
         single = Value(owner.place, refs=frozenset([ref]), scalar=owner.scalar, pending=owner.pending)
         if isinstance(ref, Class):
             member = self.member(ref, name)
+            if member is not None and not member.refs and self._is_enumeration(ref):
+                return Value(const=Member(f"{ref.node.name.value}.{name}"))
             return self._of_class(member, single) if member is not None else Value(name="")
         if isinstance(ref, Frame):
             return self.read((ref, name)) or ANY
@@ -228,6 +266,8 @@ class Classes(Containers):
         if rules.sums_in(ref.name, name):
             held = self.read((ref, CONTENT)) or ANY
             return Value(replace(held.place, counts=False), scalar=True, zero=held.zero, reduced=held.reduced)
+        if name == "__class__" and ref.cls is not None:
+            return Value(refs=frozenset([ref.cls]))
         if name == "__dict__":
             return Value(refs=frozenset([ref]), name="__dict__")
         if ref.kind == "instance" and not self.foreign_bases(ref.cls) and name not in _OBJECTS:
@@ -312,33 +352,6 @@ class Classes(Containers):
         if functions:
             self.run_function(functions[0], [value], {}, node, Value(refs=frozenset([ref])))
         return bool(functions)
-
-    # -- operators of the program's own ----------------------------------------------------------------------------
-
-    def special(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value | None:
-        """Return what a dunder method of the program makes of two values; None where they have none."""
-        name = _DUNDERS.get(type(op), "")
-        for value, other, prefix in ((left, right, ""), (right, left, "r")):
-            for ref in value.refs if name else ():
-                if isinstance(ref, Obj) and ref.cls is not None:
-                    method = f"__r{name[2:]}" if prefix else name
-                    for each in (method, _PLAIN.get(method, "")):
-                        functions = [r for r in (self.member(ref.cls, each) or ANY).refs if isinstance(r, Function)]
-                        if each and functions:
-                            return self.run_function(functions[0], [other], {}, node, Value(refs=frozenset([ref])))
-        return None
-
-    def dunder(
-        self, value: Value, name: str, args: list[Value], node: cst.CSTNode, keywords: dict[str, Value] | None = None
-    ) -> Value | None:
-        """Return what the method ``name`` of the program's objects in ``value`` returns; None where they have none."""
-        found: list[Value] = []
-        for ref in value.refs:
-            if isinstance(ref, Obj) and ref.cls is not None:
-                functions = [r for r in (self.member(ref.cls, name) or ANY).refs if isinstance(r, Function)]
-                whose = Value(refs=frozenset([ref]))
-                found += [self.run_function(f, args, keywords or {}, node, whose) for f in functions[:1]]
-        return joined(found) if found else None
 
     def keeps(self, network: Obj) -> bool:
         """Tell whether a forward pass of a network, or of one in it, sets attributes: whether it keeps something."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -12,7 +11,7 @@ import libcst as cst
 from dlrun.port.placement.interpret import parts, whole
 from dlrun.port.placement.interpret.iteration_numbers import IterationNumbers
 from dlrun.port.placement.rules import Row
-from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Obj, key_of
+from dlrun.port.placement.store import CONTENT, GROWN, REST, VIEW, Class, Obj, key_of, of_key
 from dlrun.port.placement.values import (
     ANY,
     COUNT,
@@ -232,11 +231,11 @@ class Containers(IterationNumbers):
         return Value(SAME, scalar=True, reduced=True)
 
     def _view(self, ref: Obj, entry: Value, node: Any) -> Value:
-        made = self.new("list", node, "view")
+        made = self.new("list", node, VIEW, name=VIEW)
         fields = [(k, v) for k, v in self.fields(ref) if k.startswith("[") and v.name != "empty"]
         if ref.kind == "dict" and all(k not in (REST, GROWN) for k, _ in fields):
             for i, (key, value) in enumerate(fields):
-                name = constant(json.loads(key[1:-1])) if key[1] == '"' else ANY
+                name = of_key(key)
                 shown = {"keys": name, "items": Value(items=(name, value))}.get(node.func.attr.value, value)
                 self.write((made, f"[{i}]"), shown)
             return Value(refs=frozenset([made]))
@@ -248,7 +247,7 @@ class Containers(IterationNumbers):
         fields = [k for k, v in self.fields(ref) if k.startswith("[") and v.name != "empty"]
         if any(k in (REST, GROWN) for k in fields):
             return None
-        return [constant(json.loads(k[1:-1])) if k[1] == '"' else ANY for k in fields]
+        return [of_key(key) for key in fields]
 
     def _keys(self, ref: Obj) -> Value:
         return Value(self.keys_in(ref))
@@ -450,7 +449,7 @@ class Containers(IterationNumbers):
                     self.write((made, GROWN), self.state[copied[0]])
                 elif arg.const is NOTHING:
                     keys = [r for r in arg.refs if isinstance(r, Obj) and r.kind == "dict"]
-                    entries = self.iterate(node, arg) if keys else self.entries(arg)
+                    entries = self.iterate(node, arg) if keys or arg.name == "parallel" else self.entries(arg)
                     self.write((made, REST), entries)
         elif row is Row.DICT or (args and not args[0].refs and args[0].place.kind is not Kind.SAME):
             for arg in args:

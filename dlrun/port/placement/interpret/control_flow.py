@@ -16,6 +16,7 @@ from dlrun.port.placement.store import (
     CONTENT,
     GROWN,
     REST,
+    Class,
     Frame,
     Location,
     Obj,
@@ -134,7 +135,7 @@ class ControlFlow(Statements):
                     ]
                 ),
                 orelse=None,
-            ) if self.loop is not None and target.value.deep_equals(asked):
+            ) if target.value.deep_equals(asked):
                 pass
             case _:
                 return False
@@ -337,6 +338,8 @@ class ControlFlow(Statements):
 
     def _do_For(self, node: cst.For) -> None:  # noqa: N802
         over = self.eval(node.iter)
+        if node not in self.shards.loops:
+            over = self.iterated(over, node.iter)
         own = over.place.kind is Kind.SHARD
         source = whole.source(self, node) if own else None
         if source is not None:
@@ -423,6 +426,8 @@ class ControlFlow(Statements):
         if over.items is not None:
             return list(over.items)
         ref = next(iter(over.refs), None)
+        if len(over.refs) == 1 and isinstance(ref, Class):
+            return self.members(ref)[:_UNROLLED] or None
         if len(over.refs) == 1 and isinstance(ref, Obj) and ref.kind == "dict":
             keys = self.known_keys(ref)
             return keys if keys and len(keys) <= _UNROLLED else None

@@ -73,6 +73,8 @@ class Exits(LibraryRows):
         self._classes: dict[Any, Class] = {}
         self._bases: list[State] = []  # the states in which the loops began
         self.counters: set[tuple[cst.CSTNode, Any]] = set()  # what counts on from loop to loop, and is not reduced
+        self.counted_at: dict[tuple[cst.CSTNode, Any], Location] = {}  # where these counters are
+        self.beside_serial: set[tuple[cst.CSTNode, Any]] = set()  # counters that the run before has met beside sums
         self.count_on: set[tuple[cst.CSTNode, Any]] = set()  # what was found to do so by the run before this one
         self.whole: cst.CSTNode | None = None  # the loader whose batches the last loop went through as they are
         self._never_zero: set[Location] = set()
@@ -295,9 +297,11 @@ class Exits(LibraryRows):
         named = [(node, path.key) for path in found.get(owner if inside else at, [])[:1]]
         goes_on = not (zero or serial) or (variable and (self._in_checkpoint(owner) or self.count_on & {*named}))
         counts = place.adds <= {"same", "scaled"} and goes_on and how == "total" and (variable or not inside)
-        if counts and self.whole is None:
+        if counts and self.whole is None and self.beside_serial.isdisjoint(named):
             self.counters.update(named)
-            return Value(COUNT, scalar=value.scalar)  # steps so far: all ranks hold the same number
+            self.counted_at.update(dict.fromkeys(named, at))
+            mark = [Exit(node, path, "total", False, at=at, counts=True) for path in found.get(at, [])[:1]]
+            return Value(COUNT, scalar=value.scalar, pending=frozenset(mark))  # all ranks hold the same number
         if owner is not None and owner.kind == "instance" and self.fixed(owner.cls):
             if how != "total" or not found.get(owner):
                 return value.at(unknown(node, "no line behind the loop can set what its class fixes", at))

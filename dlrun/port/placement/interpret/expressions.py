@@ -10,7 +10,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import parts, whole
 from dlrun.port.placement.interpret.machine import Machine
-from dlrun.port.placement.store import CONTENT, GROWN, REST, Function, Obj, key_of, merge
+from dlrun.port.placement.store import CONTENT, GROWN, REST, Function, Obj, key_in, key_of, merge
 from dlrun.port.placement.values import (
     ANY,
     COUNT,
@@ -85,6 +85,14 @@ class Expressions(Machine):
 
     def attribute(self, owner: Value, name: str, node: cst.CSTNode) -> Value:
         """Return the attribute ``name`` of ``owner``; see ``classes``."""
+        raise NotImplementedError
+
+    def entry_by(self, owner: Value, index: Value, node: cst.CSTNode) -> Value | None:
+        """Return what a ``__getitem__`` of the program returns; see ``protocols``."""
+        raise NotImplementedError
+
+    def iterated(self, value: Value, node: cst.CSTNode) -> Value:
+        """Return what gives the entries of ``value``; see ``protocols``."""
         raise NotImplementedError
 
     def iterate(self, node: cst.BaseExpression, value: Value) -> Value:
@@ -197,6 +205,7 @@ class Expressions(Machine):
         for element in elements:
             value = self.eval(element.value)
             if isinstance(element, cst.StarredElement):
+                value = self.iterated(value, element.value)
                 if value.refs and (place := self.content(value)).kind is Kind.ENTRY and self.numbers(value):
                     self.note(element.value, Value(place, refs=value.refs, scalar=True))
                 if value.items is None:
@@ -234,7 +243,7 @@ class Expressions(Machine):
         for element in node.elements:
             value = self.eval(element.value)
             if isinstance(element, cst.DictElement):
-                key = key_of(self.eval(element.key).const)
+                key = key_of(key_in(self.eval(element.key)))
                 self.put(made, key, value)
                 continue
             spread = next(iter(value.refs), None) if len(value.refs) == 1 else None
@@ -273,7 +282,7 @@ class Expressions(Machine):
         drawn = self.loop is not None and self.loop.frame is self.frame
         self.flows[-1].drawn = self.flows[-1].drawn or drawn
         if isinstance(node.value, cst.From):
-            self.flows[-1].yields.append(self.entries(self.eval(node.value.item)))
+            self.flows[-1].yields.append(self.entries(self.iterated(self.eval(node.value.item), node)))
         elif node.value is not None:
             value = self.eval(node.value)
             if drawn and isinstance(node.value, cst.Call) and not value.refs:  # Log(i, loss)
@@ -309,16 +318,19 @@ class Expressions(Machine):
         counts = index.place.counts or index.place.kind in (Kind.COUNT, Kind.INDEX)
         if counts and isinstance(asked, cst.Index) and not self.by_serial_steps.isdisjoint(owner.refs):
             index = self.restore(asked.value, index)
-        return self.entry(owner, index)
+        by = self.entry_by(owner, index, node)
+        return by if by is not None else self.entry(owner, index)
 
     def index_of(self, node: cst.Subscript, serial: bool = False) -> Value:
         """Return what a subscript asks for; of a slice no constant. A ``serial`` list is cut by the serial counts."""
         places: list[Place] = []
+        asked: list[Value] = []
         for element in node.slice:
             if isinstance(element.slice, cst.Index):
                 value = self.eval(element.slice.value)
                 if len(node.slice) == 1:
                     return value
+                asked.append(value)
                 places.append(self.content(value))
             elif isinstance(element.slice, cst.Slice):
                 bounds = (element.slice.lower, element.slice.upper, element.slice.step)
@@ -328,7 +340,8 @@ class Expressions(Machine):
                     if serial and place.kind is Kind.COUNT and power(place) == 1:
                         place = self.restore(inner, ANY).place
                     places.append(place)
-        return Value(combine(places), name="slice")
+        whole = len(asked) == len(node.slice)  # sums["train", "loss"]
+        return Value(combine(places), const=key_in(Value(items=tuple(asked))) if whole else NOTHING, name="slice")
 
     def entry(self, owner: Value, index: Value) -> Value:
         """Return ``owner[index]``."""
@@ -337,9 +350,9 @@ class Expressions(Machine):
                 return owner.items[index.const]
             return joined(owner.items)
         found: Value | None = None
-        key = key_of(index.const)
+        key = key_of(key_in(index))
         for ref in owner.refs:
-            if isinstance(ref, Obj) and index.name != "slice":
+            if isinstance(ref, Obj) and (index.name != "slice" or (key is not None and ref.kind == "dict")):
                 found = join(found, self.entry_in(ref, key, owner))
         if found is None:
             place = self.content(owner)
@@ -365,6 +378,8 @@ class Expressions(Machine):
         """Return the entry of an object under ``key``; of one that is not known any of them."""
         if key is not None and (held := self.read((ref, key))) is not None:
             return self.entry_of(held, key)
+        if ref.kind == "foreign" and (among := self.read((ref, REST))) is not None:
+            return among  # what its maker was given
         if ref.kind == "foreign":
             held = self.read((ref, CONTENT)) or ANY
             return Value(held.place, reduced=held.reduced)
@@ -454,7 +469,7 @@ class Expressions(Machine):
 
         Return how many of their tests differ between ranks, and whether one of them goes through a share.
         """
-        over = self.eval(loop.iter)
+        over = self.iterated(self.eval(loop.iter), loop.iter)
         self.assign(loop.target, self.iterate(loop.iter, over))
         tests = [test.test for test in loop.ifs if not self.content(self.eval(test.test)).uniform]
         self.diverged.extend(tests)

@@ -14,16 +14,15 @@ from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.placement import rules
 from dlrun.port.placement.fields import spelt
 from dlrun.port.placement.interpret import parts, sessions
-from dlrun.port.placement.interpret.classes import Classes
 from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.expressions import GOES_THROUGH
+from dlrun.port.placement.interpret.given import Given
 from dlrun.port.placement.interpret.machine import Field, Sink, arrays
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
     CONTENT,
-    GROWN,
-    REST,
     Bound,
+    Class,
     Function,
     Method,
     Obj,
@@ -32,6 +31,7 @@ from dlrun.port.placement.store import (
 from dlrun.port.placement.values import (
     ANY,
     BENT_COUNT,
+    COUNT,
     ENTRY,
     MIX,
     NOTHING,
@@ -64,6 +64,10 @@ _TEXT_BOXES = ("io.StringIO", "io.BytesIO")
 _SHOWN = (Row.SHOWS, Row.CURVE, Row.AT_STEP)
 _CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
 _IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.SETS, Row.CLEAR)
+MADE_BY = "builtins.object.__new__"
+_UNBOUND = ("builtins.dict.", "builtins.list.", "builtins.set.", "collections.OrderedDict.")
+_HANDS_OUT = (None, Row.ENTRIES, Row.PAIRED, Row.GET)
+_PICKS = ("builtins.max", "builtins.min", "random.choice")
 _OF_ANY_ORDER = ("builtins.sorted", "builtins.set", "builtins.frozenset", "collections.Counter")
 _TRUTHS = ("builtins.any", "builtins.all", "builtins.bool")
 _ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "builtins.round", "builtins.abs")
@@ -79,7 +83,7 @@ _COUNTED = {
 }
 
 
-class Libraries(Classes):
+class Libraries(Given):
     """Runs calls of what lies out of sight, by the rules."""
 
     def block(self, body: cst.BaseSuite) -> None:
@@ -93,16 +97,6 @@ class Libraries(Classes):
     def fitted(self, receiver: Value, given: list[Value], node: cst.CSTNode) -> Value | None:
         """Run what of the program ``fit()`` runs; see ``callbacks``."""
         raise NotImplementedError
-
-    def _run_given(self, given: list[Value], node: cst.CSTNode) -> None:
-        """Run the functions of the program that something out of sight is given: it may call them."""
-        for value in given:
-            for ref in value.refs:
-                if isinstance(ref, Function) and isinstance(ref.node, cst.FunctionDef):
-                    taken = len(ref.node.params.params)
-                    self.run_function(ref, [Value(ENTRY if self.loop else SAME)] * taken, {}, node)
-                elif isinstance(ref, Bound):
-                    self.run_function(ref.function, [], {}, node, ref.receiver)
 
     # -- functions and methods of libraries ------------------------------------------------------------------------
 
@@ -118,6 +112,8 @@ class Libraries(Classes):
             return sessions.streaming(self, node, name)
         if row in _CONTAINERS:
             return self.make(row, node, args) if row is not Row.DEQUE else self._deque(node, args)
+        if name in _PICKS and (picked := self.picked(args)) is not None:
+            return picked
         if row in _REDUCES and len(args) >= 1 and row is not None:
             total = self.reduced(row, args, keywords, node)
             table = name.endswith(".add_n") and total.place.kind is not Kind.SAME and not self.entries(args[0]).scalar
@@ -126,24 +122,30 @@ class Libraries(Classes):
         if handler is not None:
             result: Value = handler(args, node)
             return result
+        if name == MADE_BY and args and (classes := [ref for ref in args[0].refs if isinstance(ref, Class)]):
+            return self.made_of(classes[0], node)
+        if name.startswith(_UNBOUND) and args and args[0].refs:
+            return self._method_call(Method(args[0], name.rpartition(".")[2]), args[1:], keywords, node)
         if row in (Row.REPLACE, Row.AS_DICT) and args:
             return self._fields_in(row, args[0], keywords, node)
         if name == "builtins.map" and len(args) > 1:
             return self._mapped(args, node)
-        if name == "builtins.filter" and len(args) == 2 and (kept := self.entries(args[1])).refs:
-            made = self.new("list", node, "filtered")  # of objects; which of samples are left differs between ranks
-            self._like(made, args[1], kept)
-            return Value(refs=frozenset([made]))
+        if name == "builtins.filter" and len(args) == 2 and (objects := self.objects_of(args[1:], node)) is not None:
+            return objects  # which of samples are left differs between ranks
         if row is Row.HOLDS:
             return self._holder(name, keywords, node)
-        if row is Row.TEXT and len(given) == 1 and given[0].scalar:
+        if row is Row.TEXT and args and (own := self.own_text(node.args[0].value, args[0])) is not None:
+            return own
+        if row is Row.TEXT and given and (name == "builtins.format" or (len(given) == 1 and given[0].scalar)):
             return self.text(node, self.content(given[0]))
-        self._run_given(given, node)
+        self.run_given(given, node)
+        if row is None and (objects := self.may_return(given, node, name)) is not None:
+            return objects
         place = parts.of_mean(combine(self.content(a) for a in given), name)
         if name in _TRUTHS and place.uniform and self.asks_cadence(node):
             return Value(SAME, scalar=True, name="cadence")
         if row is None and isinstance(self.script.parents.get(node), cst.Expr):
-            self._may_fill(node, args)
+            self.may_fill(node, args)
         whole = "reduction" not in keywords or keywords["reduction"].const in ("mean", "sum", "batchmean")
         losses = name.rpartition(".")[2].lower().endswith(_LOSSES) and whole
         of_numbers = bool(given) and all(g.scalar for g in given) and name.startswith(_ELEMENTWISE)
@@ -208,19 +210,6 @@ class Libraries(Classes):
         """Tell whether what is ``made`` there is told numbers of steps that are divided: a schedule."""
         return any(n in self.shards.divided for n in walk(made))
 
-    def _may_fill(self, node: cst.Call, args: list[Value]) -> None:
-        """Note that a function out of sight, whose result is not used, may put what it is given into an argument."""
-        for i, (arg, value) in enumerate(zip(node.args, args, strict=False)):
-            others = combine(self.content(a) for j, a in enumerate(args) if j != i)
-            if others.uniform or self.loop is None or self.shards.kind(arg.value):
-                continue
-            filled = value if value.refs else self.array_of(arg.value)
-            for ref in filled.refs:
-                if isinstance(ref, Obj) and ref.kind in ("list", "set", "deque", "dict", "foreign"):
-                    key = CONTENT if ref.kind == "foreign" else REST if ref.kind == "dict" else GROWN
-                    text = f"{self.script.code(node.func)}() may put what each rank gives it there"
-                    self.write((ref, key), Value(unknown(node, text)))
-
     def _mapped(self, args: list[Value], node: cst.Call) -> Value:
         if any(a.place.kind is Kind.SHARD for a in args[1:]) and self.loop is None:
             entry = self.call_value(args[0], [self.iterate(node, a) for a in args[1:]], {}, node)
@@ -232,16 +221,8 @@ class Libraries(Classes):
             return Value(unknown(node, GOES_THROUGH))
         entry = self.call_value(args[0], [self.entries(a) for a in args[1:]], {}, node)
         made = self.new("list", node, "mapped")
-        self._like(made, args[1], entry)
+        self.like(made, args[1], entry)
         return Value(refs=frozenset([made]))
-
-    def _like(self, made: Obj, source: Value, entry: Value) -> None:
-        """Put ``entry`` into ``made``, which has an entry for each of ``source``: grown where that is."""
-        grown = self.grown(source)
-        if grown and self.state is not None:
-            self.write((made, GROWN), Value(self.state[grown[0]].place, refs=entry.refs))
-        else:
-            self.write((made, REST), entry)
 
     def _deque(self, node: cst.Call, args: list[Value]) -> Value:
         return self.make(Row.DEQUE, node, args)
@@ -384,9 +365,9 @@ class Libraries(Classes):
         if history is not None:
             return history
         if row in (Row.PROGRESS, Row.NOTHING):
-            self._run_given(given, node)
+            self.run_given(given, node)
             return ANY
-        self._run_given(given, node)
+        self.run_given(given, node)
         kind = self.shards.kind(node.func.value if isinstance(node.func, cst.Attribute) else node.func)
         if alone and not kind and self.keep(receiver, given, node):
             self._sink(node, kept=True)
@@ -404,6 +385,8 @@ class Libraries(Classes):
         bent = receiver.name == "centered" or (receiver.scalar and parts.bends(name))
         if self.shards.parts and base.kind is Kind.ENTRY and bent:
             return Value(parts.BENT if receiver.scalar else parts.LOCAL, scalar=receiver.scalar)
+        if row in _HANDS_OUT and (objects := self.may_return([receiver, *given], node, f".{name}")) is not None:
+            return objects
         place = parts.of_mean(combine([base, *(self.content(a) for a in given)]), name)
         if place.kind is Kind.SAME and row is Row.GET and len(args) == 2 and args[1].scalar:
             return Value(scalar=True, reduced=self.serial(receiver))  # a number, as what is there where it is missing
@@ -619,7 +602,9 @@ class Libraries(Classes):
         numbers = value.scalar or self.numbers(value) or (all(v.scalar for v in items) and bool(items)) or None
         places = [v.place for v in (*items, *self.held(value)) if v.scalar and v.place.kind is not Kind.SAME]
         row = bool(places) and (not numbers or any(p.uniform for p in places))
-        return Value(place, refs=value.refs, scalar=None if row else numbers, name="row" if row else "")
+        counters = [p for v in (*items, *self.held(value)) if v.place == COUNT for p in v.pending]
+        shown = Value(place, refs=value.refs, scalar=None if row else numbers, name="row" if row else "")
+        return replace(shown, pending=frozenset(counters))
 
     def _rows_shown(self, node: cst.Call) -> None:
         """Make serial the counts in a row that is shown behind loops over shards, and nothing reads: ``print(row)``."""
@@ -674,8 +659,8 @@ class Libraries(Classes):
         """Return the text by which an object of the program shows itself behind a loop; None of others."""
         if self.loop is not None or not any(isinstance(r, Obj) and r.kind == "instance" for r in value.refs):
             return None
-        found = (self.dunder(value, name, [], node) for name in ("__str__", "__repr__"))
-        return next((text for text in found if text is not None and text.texts), None)
+        found = (self.dunder(value, name, [], node) for name in ("__format__", "__str__", "__repr__"))
+        return next((text for text in found if text is not None and (text.texts or text.place == SAME)), None)
 
     def _is_count(self, part: cst.BaseExpression) -> bool:
         values = self.seen.get(part, ())[-1:]

@@ -125,7 +125,18 @@ class LibraryRows(Calls):
             return replace(self.parallel((entry,), False), place=Place(kind), name="drawn")
         if args and args[0].place.kind is Kind.SHARD:
             return replace(args[0], place=replace(args[0].place, adds=args[0].place.adds | WRAPPED))
-        return args[0] if args else ANY
+        called, sources = self.script.name_of(node.func).rpartition(".")[2], args[:1]
+        if called in ("takewhile", "dropwhile"):
+            sources = args[1:]
+        elif called in ("chain", "from_iterable"):
+            sources = (
+                args
+                if called == "chain"
+                else [inner for each in args for inner in self._parts_of([each]) or [self.entries(each)]]
+            )
+        whole = all(a.place.kind is not Kind.SHARD for a in args)
+        objects = self.objects_of(sources, node) if whole and sources != args[:1] else None
+        return objects if objects is not None else args[0] if args else ANY
 
     def _row_join(self, args: list[Value], node: cst.Call) -> Value:
         """Return arrays behind each other: what this rank's iterations add to an array makes it grow."""
@@ -152,6 +163,8 @@ class LibraryRows(Calls):
         return Value(refs=frozenset([made]))
 
     def _row_next(self, args: list[Value], node: cst.Call) -> Value:
+        if args and (own := self.dunder(args[0], "__next__", [], node)) is not None:
+            return own
         value = self.iterate(node, args[0]) if args else ANY
         return value if value.items is None or args[0].name != "parallel" else Value(items=value.items)
 
@@ -235,6 +248,8 @@ class LibraryRows(Calls):
         if adds and len(args) > 1:
             total = self.reduced(Row.SUM, args[1:2], {}, node)
             return self.operated(cst.Add(), args[2], total, node) if len(args) > 2 else total
+        if objects := self.objects_in(args[1:]):
+            return self.call_value(args[0], [Value(refs=objects)] * 2, {}, node)
         return Value(combine(self.content(a) for a in args[1:]))
 
     def _row_partial(self, args: list[Value], node: cst.Call) -> Value:
@@ -246,6 +261,9 @@ class LibraryRows(Calls):
 
     def _row_shape(self, args: list[Value], node: cst.Call) -> Value:
         owner, _, name = self.script.name_of(node.func).rpartition(".")
+        classes = [r.cls for r in args[0].refs if isinstance(r, Obj) and r.cls is not None] if args else []
+        if name == "type" and classes and len(args) == 1:
+            return Value(refs=frozenset(classes))
         if args and "means" in (place := self.content(args[0])).adds:
             return Value(place)  # a place for each local iteration
         if owner == "builtins" or not args or self.content(args[0]).kind is not Kind.ENTRY:

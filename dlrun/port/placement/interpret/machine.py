@@ -155,6 +155,7 @@ class Machine:
         ] = {}  # of each frame and object, the names under which it ever kept something
         self.playing = 0  # how deep in loops that play episodes
         self.hooks: dict[Any, None] = {}  # the functions that forward passes run
+        self.in_unrolled: set[cst.CSTNode] = set()  # what loops evaluate entry by entry
         self._contained: set[Any] = set()  # what containers hold
         self._earlier: dict[Obj, Obj] = {}  # of what a place makes anew in each iteration: those of earlier iterations
         self.trained: set[Obj] = set()  # the variables for which gradients are taken
@@ -210,6 +211,8 @@ class Machine:
     def note(self, node: cst.CSTNode, value: Value) -> None:
         """Keep what ``node`` was."""
         if self.recording:
+            if self.unrolled:
+                self.in_unrolled.add(node)
             found = self.seen.setdefault(node, [])
             if value not in found:
                 if len(found) < 8:
@@ -369,6 +372,9 @@ class Machine:
         """Return the placement of a value with all that its objects hold, as a function of it would see it."""
         if value.items is not None:
             inner = [*map(self.content, value.items)]
+            summed = any(v.reduced and p.kind is Kind.SAME for v, p in zip(value.items, inner, strict=True))
+            if summed and {p.kind for p in inner} == {Kind.SAME, Kind.COUNT} and value.place.kind is Kind.SAME:
+                return MIXED
             return MIX if _beside_the_time(inner) else self._beside([*value.items], combine([value.place, *inner]))
         if not any(isinstance(ref, Obj) for ref in value.refs):
             return value.place

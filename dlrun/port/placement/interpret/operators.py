@@ -320,7 +320,7 @@ class Operators(Expressions):
             right = self.eval(node.right)
         if left.const is not NOTHING:
             return right
-        if self.content(left).kind is Kind.SAME and (left.refs or right.refs):
+        if (self.content(left).kind is Kind.SAME or self.objects_in([left])) and (left.refs or right.refs):
             return join(left, right)
         if (flag := self._flagged(left, right, node.right, not ends)) is not None:
             return flag
@@ -343,6 +343,16 @@ class Operators(Expressions):
             Value(Place(Kind.EXTREME, left.place.at, how), scalar=True) if truth and self.began_as_truth(left) else None
         )
 
+    def dunder(
+        self, value: Value, name: str, args: list[Value], node: cst.CSTNode, keywords: dict[str, Value] | None = None
+    ) -> Value | None:
+        """Return what a special method of the program's objects returns; see ``protocols``."""
+        raise NotImplementedError
+
+    def objects_in(self, given: list[Value]) -> frozenset[Any]:
+        """Return the objects of the program's plain classes among ``given``; see ``given``."""
+        raise NotImplementedError
+
     def began_as_truth(self, value: Value) -> bool:
         """Tell whether what a loop carries was True or False when it began; see ``loops``."""
         raise NotImplementedError
@@ -359,6 +369,8 @@ class Operators(Expressions):
                 return Value(scalar=True)
         places = [self.content(s) for s in sides]
         if isinstance(node.comparisons[0].operator, (cst.In, cst.NotIn)) and len(sides) == 2:
+            if (own := self.dunder(sides[1], "__contains__", sides[:1], node)) is not None:
+                return own
             dicts = [r for r in sides[1].refs if isinstance(r, Obj) and r.kind == "dict"]
             if dicts and len(dicts) == len(sides[1].refs):
                 places[1] = combine(self.keys_in(ref) for ref in dicts)  # it asks for a key, whatever is held there

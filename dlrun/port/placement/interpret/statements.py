@@ -20,6 +20,7 @@ from dlrun.port.placement.store import (
     Location,
     Method,
     Obj,
+    key_in,
     key_of,
 )
 from dlrun.port.placement.values import ANY, ENTRY, INDEX, NOTHING, SAME, Kind, Place, Value, combine, trimmed, unknown
@@ -225,8 +226,13 @@ class Statements(Loops):
     def _unpack(self, target: cst.Tuple | cst.List, value: Value, source: cst.BaseExpression | None) -> None:
         beside = source.elements if isinstance(source, cst.Tuple) else ()
         starred = any(isinstance(e, cst.StarredElement) for e in target.elements)
+        objects = starred and bool(self.objects_in([value]))
         for i, element in enumerate(target.elements):
-            if value.items is not None and not starred and i < len(value.items):
+            if objects and isinstance(element, cst.StarredElement):
+                part = self.objects_of([value], element) or ANY
+            elif objects and value.items is None:
+                part = self.entries(value)
+            elif value.items is not None and not starred and i < len(value.items):
                 part = value.items[i]
             elif (value.refs or value.name == "size") and not starred:
                 part = self.entry(value, Value(const=i))
@@ -298,7 +304,7 @@ class Statements(Loops):
             return
         owner = self.array_of(target.value)
         index, value = self._placed(target, owner, index, value)
-        key = key_of(index.const)
+        key = key_of(key_in(index))
         self._note_steering(index.const, value, source)
         self.note(target, value)
         for ref in owner.refs:

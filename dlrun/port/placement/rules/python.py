@@ -65,6 +65,8 @@ FUNCTIONS: dict[str, Row] = {
     "sys.stdout.write": Row.SHOWS,
     "sys.stderr.write": Row.SHOWS,
     "builtins.setattr": Row.ATTRIBUTE,
+    "builtins.object.__setattr__": Row.ATTRIBUTE,
+    "builtins.format": Row.TEXT,
     "builtins.getattr": Row.ATTRIBUTE,
     "builtins.isinstance": Row.SHAPE,
     "builtins.hasattr": Row.SHAPE,

@@ -1,0 +1,65 @@
+"""Counters that one expression reads beside sums: they are reduced behind their loop with these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+
+from dlrun.port.placement.interpret import Interpreter
+from dlrun.port.placement.values import MIXED, Kind, Value, is_serial
+from dlrun.port.program.script import Script, walk
+
+_SAVES = ("save", "dump", "save_checkpoint")
+_LOADS = ("load", "restore")
+
+
+def beside_sums(run: Interpreter) -> set[tuple[cst.CSTNode, Any]]:
+    """Return the counters that one expression reads beside sums of all ranks: ``for k, x in sums.items(): print(x)``.
+
+    These are reduced with the sums, behind their loop, where it reads none of them but to count on. Those in a
+    checkpoint from which the script goes on stay local: so its loop counts on.
+    """
+    found: dict[tuple[cst.CSTNode, Any], None] = {}
+    for node, values in run.seen.items():
+        summed = any(v.place.kind is Kind.SAME and v.reduced and not run.counters.issuperset(_keys(v)) for v in values)
+        if summed or beside_counts(run, node) or any(v.place == MIXED for v in values):
+            found.update(dict.fromkeys(key for v in values if v.place.kind is Kind.COUNT for key in _keys(v)))
+    asked = {run.counted_at[key] for key in found if key in run.counted_at}
+    for node, values in run.seen.items() if asked else ():
+        asked -= {v.place.at for v in values if v.place.at in asked and not _counts_on(run.script, node)}
+    return {key for key in found if run.counted_at.get(key) in asked} - _in_checkpoints(run)
+
+
+def beside_counts(run: Interpreter, node: cst.CSTNode) -> bool:
+    """Tell whether an expression is a count at one time and a serial number at another: ``for v in (steps, best)``."""
+    values = run.seen.get(node, ()) if node in run.in_unrolled else ()
+    if not any(v.place.kind in (Kind.COUNT, Kind.INDEX) and v.scalar for v in values):
+        return False
+    others = [v for v in values if not v.refs and v.items is None and not (v.pending and run.counters >= {*_keys(v)})]
+    return any(is_serial(v, True) for v in others)
+
+
+def _in_checkpoints(run: Interpreter) -> set[tuple[cst.CSTNode, Any]]:
+    """Return the counters that a checkpoint keeps, where the script loads any."""
+    called = {call: run.script.name_of(call.func) for call in run.script.of(cst.Call)}
+    names = {call: name.rpartition(".")[2] for call, name in called.items() if not name.startswith("json.")}
+    if not any(name.startswith(_LOADS) for name in names.values()):
+        return set()
+    saved = [sink for sinks in run.sinks.values() for sink in sinks if names.get(sink.call) in _SAVES]
+    shown = [value for sink in saved for part in sink.shows for node in walk(part) for value in run.seen.get(node, ())]
+    return {key for value in shown for key in _keys(value)}
+
+
+def _keys(value: Value) -> list[tuple[cst.CSTNode, Any]]:
+    return [(made.loop, made.path.key) for made in value.pending]
+
+
+def _counts_on(script: Script, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is read to count on alone: ``n += 1``, ``n = n + 1``."""
+    up = script.parents.get(node)
+    if isinstance(up, cst.BinaryOperation):
+        assigned = script.parents.get(up)
+        targets = assigned.targets if isinstance(assigned, cst.Assign) else ()
+        return any(target.target.deep_equals(node) for target in targets)
+    return isinstance(up, cst.AugAssign) and up.target is node
