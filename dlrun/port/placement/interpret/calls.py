@@ -13,7 +13,7 @@ from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret import parts, sessions
 from dlrun.port.placement.interpret.libraries import Libraries
-from dlrun.port.placement.interpret.machine import DEPTH, Flows
+from dlrun.port.placement.interpret.machine import DEPTH, Flows, encloses
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
     REST,
@@ -251,9 +251,7 @@ class Calls(Libraries):
         who = receiver.refs if receiver is not None else None
         frame = self.frame_of(node, function.node, self.frame, who, function=function.node, parent=function.frame)
         frame.call = node
-        for key in self.keys.get(frame, ()):
-            if self.state is not None:
-                self.state.pop((frame, key), None)
+        self.forget(frame)
         self._bind_params(frame, function, [*([receiver] if receiver is not None else []), *args], keywords, node)
         return self._run(frame, function, node)
 
@@ -284,9 +282,8 @@ class Calls(Libraries):
         self.flows.pop()
         self.stack.pop()
         self.frame = before
-        if not _encloses(function.node) and self.state is not None:
-            for key in self.keys.get(frame, ()):
-                self.state.pop((frame, key), None)
+        if not encloses(function.node):
+            self.forget(frame)
         return result
 
     def run_manager(self, item: cst.WithItem, body: Callable[[], None]) -> bool:
@@ -400,15 +397,3 @@ def _is_manager(function: cst.CSTNode) -> bool:
     """Tell whether a function is made a context manager: its caller's block runs where it yields."""
     made = function.decorators if isinstance(function, cst.FunctionDef) else ()
     return any(dotted(d.decorator).rpartition(".")[2] == "contextmanager" for d in made)
-
-
-@cache
-def _encloses(function: cst.CSTNode) -> bool:
-    """Tell whether functions are defined in ``function``, which may read its variables later."""
-    todo = list(children(function))
-    while todo:
-        node = todo.pop()
-        if isinstance(node, (cst.FunctionDef, cst.Lambda, cst.ClassDef, cst.GeneratorExp)):
-            return True
-        todo += children(node)
-    return False

@@ -227,7 +227,7 @@ class Statements(Loops):
         starred = any(isinstance(e, cst.StarredElement) for e in target.elements)
         for i, element in enumerate(target.elements):
             if value.items is not None and not starred and i < len(value.items):
-                part = value.items[i]
+                part = self.of_chosen(value, value.items[i])
             elif (value.refs or value.name == "size") and not starred:
                 part = self.entry(value, Value(const=i))
             else:
