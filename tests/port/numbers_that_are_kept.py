@@ -131,6 +131,34 @@ for epoch in range(2):
     found_rows.append(entry)
     table.executemany("insert into epochs values (?, ?)", [(epoch, taken)])
 print("rows", found_rows, table.execute("select * from epochs").fetchall())
+
+
+class Rows:
+    def __init__(self):
+        self.rows = []
+
+    def log(self, **row):
+        self.rows.append(
+            {"i": len(self.rows), **{k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}}
+        )
+
+    def show(self, row):
+        print(" ".join(f"{k}={v:.5g}" for k, v in row.items()))
+
+
+logged, total_steps = Rows(), 0
+for epoch in range(2):
+    losses = []
+    for x, y in loader:
+        losses.append(step(x, y)[0])
+        total_steps += 1
+    row = {"epoch": epoch, "step": total_steps, "loss": sum(losses) / len(losses)}
+    row.update({"most": max(losses)})
+    row["least"] = min(losses)
+    logged.log(epoch=epoch, step=total_steps, loss=sum(losses) / len(losses))
+    logged.rows.append(row)
+    logged.show(row)
+print("logged", [(row["step"], round(row["loss"], 4)) for row in logged.rows])
 rates, at, rows = [], [], []
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):

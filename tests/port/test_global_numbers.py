@@ -99,11 +99,41 @@ for epoch in range(2):
     print({k: round(m.compute(), 4) for k, m in ms.items()}, [len(m.seen) for m in hooks])
 """
 
+PHASES = """import torch, torch.nn as nn
+from torch.utils.data import DataLoader, TensorDataset
+class Margin(nn.Module):
+    def forward(self, out, y):
+        losses = nn.functional.cross_entropy(out, y, reduction="none")
+        return losses.mean(), int((losses > 1).sum())
+torch.manual_seed(0)
+x, y = torch.randn(112, 6), torch.randint(0, 3, (112,))
+sets = {"train": TensorDataset(x[:72], y[:72]), "val": TensorDataset(x[72:], y[72:])}
+loaders = {k: DataLoader(d, 8, shuffle=k == "train") for k, d in sets.items()}
+model, lossf = nn.Linear(6, 3), Margin()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for phase in loaders:
+        losses, large, preds, trues = [], [], [], []
+        for x, y in loaders[phase]:
+            out = model(x)
+            found = lossf(out, y)
+            loss = found[0] if type(found) in (tuple, list) else found
+            if phase == "train":
+                opt.zero_grad(); loss.backward(); opt.step()
+            losses.append(loss.item())
+            large.append(found[1])
+            preds.extend(out.argmax(1).tolist())
+            trues.append(y)
+        trues = torch.cat(trues)
+        print(phase, sum(losses) / len(losses), large, sum(large) / len(large), len(preds), len(trues))
+        print((torch.tensor(preds) == trues).float().mean().item(), torch.bincount(trues).tolist())
+"""
+
 
 @pytest.mark.parametrize(
     "program",
-    [METERS, ROWS, OBJECTS, (HERE / "placement" / "registered.py").read_text()],
-    ids=["meters", "rows", "objects", "kept"],
+    [METERS, ROWS, OBJECTS, PHASES, (HERE / "placement" / "registered.py").read_text()],
+    ids=["meters", "rows", "objects", "phases", "kept"],
 )
 def test_the_global_batch_on_two_ranks_shows_the_serial_numbers(program, tmp_path) -> None:
     (tmp_path / "train.py").write_text(program)

@@ -72,3 +72,26 @@ def test_the_name_of_a_phase_that_is_written_beside_its_loader_is_alike_on_all_r
     start = "model = torch.nn.Linear(4, 2)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
     ported = port(head + made + start + loop + "\n")
     assert "dl.gradients(opt)" in ported.text and [doubt.name for doubt in ported.doubts] == []
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        FILLED,
+        MADE,
+        '    names = "train", "val"\n    loaders = {p: DataLoader(data(p), batch_size=4) for p in names}\n',
+        '    sets = {"train": data("train"), "val": data("val")}\n'
+        "    loaders = {p: DataLoader(d, batch_size=4) for p, d in sets.items()}\n",
+    ],
+)
+def test_the_names_of_phases_that_are_keys_of_loaders_are_alike_on_all_ranks(made) -> None:
+    source = SCRIPT.replace("{made}", made).replace("phase, loader in loaders.items()", "phase in loaders")
+    ported = port(source.replace("in loader:", "in loaders[phase]:").replace("len(loader)", "len(loaders[phase])"))
+    assert "dl.gradients(opt)" in ported.text and [doubt.name for doubt in ported.doubts] == []
+
+
+def test_keys_that_a_rank_draws_are_not_taken_for_alike() -> None:
+    made = MADE.replace('["train", "val"]', 'random.sample(["train", "val"], 2)')
+    source = SCRIPT.replace("{made}", made).replace("phase, loader in loaders.items()", "phase in loaders")
+    ported = port("import random\n" + source.replace("in loader:", "in loaders[phase]:"))
+    assert "may-hang" in [doubt.name for doubt in ported.doubts]

@@ -21,6 +21,7 @@ SCRIPTS = (
     "numbers_of_meters.py",
     "numbers_of_own_classes.py",
     "numbers_beside_counts.py",
+    "numbers_of_chosen.py",
 )
 
 
@@ -41,6 +42,7 @@ def test_two_ranks_show_the_serial_numbers(script, tmp_path) -> None:
 
 
 def test_arrays_that_grow_or_are_made_late_are_not_doubted() -> None:
-    for script in ("numbers_of_an_epoch.py", "numbers_in_objects.py", "numbers_of_iterations.py"):
+    names = ("an_epoch", "iterations", "chosen")
+    for script in ("numbers_in_objects.py", *(f"numbers_of_{name}.py" for name in names)):
         doubts = port(Path(__file__).with_name(script).read_text()).doubts
         assert not [doubt for doubt in doubts if doubt.name != "rate-may-not-suit"]

@@ -464,11 +464,11 @@ for phase in ("train", "val"):
 
 def test_predictions_are_judged_when_those_of_all_ranks_are_gathered():
     ported = port(PHASES.replace("FILL", "predictions.extend(out.tolist())"))
-    assert "    predictions = dl.gather(predictions)  #" in ported.text
+    assert "    predictions = dl.gather(predictions, over=loaders[phase])  #" in ported.text
     judged = "print(roc_auc_score(y.tolist(), predictions), "
     source = PHASES.replace("FILL", "predictions.extend(out.tolist())").replace("print(", judged)
     several = port("from sklearn.metrics import roc_auc_score\n" + source)
-    assert "    predictions = dl.gather(predictions)  #" in several.text
+    assert "    predictions = dl.gather(predictions, over=loaders[phase])  #" in several.text
     assert not [d for d in (*ported.doubts, *several.doubts) if "sees this rank's samples alone" in d.why]
 
 

@@ -478,7 +478,7 @@ def test_training_begins_again_where_the_model_is_made_anew():
 def test_several_numbers_of_one_evaluation_are_averaged_each_and_none_twice():
     ported = port(TRAINER)
     assert "        total, wrong = dl.total(total, wrong)" in ported.text
-    assert "        guesses, truth = dl.gather(guesses, truth)" in ported.text
+    assert "        guesses, truth = dl.gather(guesses, truth, over=self.loaders[phase])" in ported.text
     assert "self.plateau.step(loss)" in ported.text
     assert "print(loss, f1)" in ported.text and 'print(self.run("test"))' in ported.text
 

@@ -198,7 +198,10 @@ def _lengths(batch: Any, top: bool = True) -> Iterator[int | None]:
 def _cut(batch: Any, rows: slice, top: bool = True) -> Any:
     """Return the ``rows`` of all that a batch holds."""
     if (inner := _structure(batch, top)) is None:
-        return batch.iloc[rows] if _is_table(batch) else batch if batch is None else batch[rows]
+        if batch is None or _is_table(batch):
+            return None if batch is None else batch.iloc[rows]
+        piece = batch[rows]  # every n-th: laid out with gaps, which no view() goes over
+        return piece.contiguous() if isinstance(batch, Tensor) and batch.is_contiguous() else piece
     pieces = {key: _cut(piece, rows, False) for key, piece in inner.items()}
     if isinstance(batch, Mapping):
         return pieces if type(batch) is dict else type(batch)(pieces)  # type: ignore[call-arg]

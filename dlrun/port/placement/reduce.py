@@ -241,7 +241,8 @@ class Reductions:
         text = self.script.code(source)
         if source in self.run.shards.whole:
             return f'{self.facts.alias}.shard({text}, whole="batches")'
-        return f"{self.facts.alias}.shard({text})" if source in self.run.shards.made else text
+        kept = ', batch="global"' if self.run.shards.parts else ""
+        return f"{self.facts.alias}.shard({text}{kept})" if source in self.run.shards.made else text
 
     def _fresh(self, loop: cst.CSTNode, made: Exit) -> str:
         """Return the name of the snapshot before ``loop`` that begins with what ``made`` reduces."""

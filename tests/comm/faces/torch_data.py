@@ -308,6 +308,8 @@ def batches_that_a_script_cuts_are_weighed_by_their_samples():
             least = len(x) if len(x) % size >= _n or not len(x) % size else len(x) - len(x) % size
             assert least <= dl.total(seen)
     assert dl.part(list(range(3 * _n))) == list(range(_r, 3 * _n, _n))
+    rows = torch.arange(4 * _n).view(2 * _n, 2)
+    assert torch.equal(dl.part(rows).view(-1), rows[_r::_n].reshape(-1))  # laid out as the batch is, as view() asks
     assert _n == 1 or "takes a batch" in _refusal(lambda: dl.part(3.0))
 
 

@@ -132,8 +132,7 @@ class Lists:
 
 def _text(entry: cst.Subscript) -> str | bytes | None:
     """Return the key of ``entry``, where it is written out: ``kept["loss"]``."""
-    at = entry.slice[0].slice
-    key = at.value if isinstance(at, cst.Index) else None
+    key = _key(entry)
     return key.evaluated_value if isinstance(key, cst.SimpleString) else None
 
 
@@ -169,7 +168,35 @@ def keys_are_written(flow: Flow, entries: cst.CSTNode, alone: bool = False) -> b
     code = flow.script.code(box) if box is not None else ""
     boxes = [t.target for n in flow.script.of(cst.Assign) for t in n.targets if isinstance(t.target, cst.Subscript)]
     filled = [entry for entry in boxes if flow.script.code(entry.value) == code]
-    dicts = bool(made) and all(isinstance(n, cst.Dict) or flow.keyworded(n) for n in made)
-    return (
-        dicts and all(isinstance(key, cst.SimpleString) for key in begun) and all(_text(e) is not None for e in filled)
-    )
+    dicts = bool(made) and all(isinstance(n, cst.Dict) or flow.keyworded(n) or _keyed_alike(flow, n) for n in made)
+    written = all(_text(entry) is not None or _turns_written(flow, _key(entry)) for entry in filled)
+    return dicts and all(isinstance(key, cst.SimpleString) for key in begun) and written
+
+
+def _keyed_alike(flow: Flow, made: cst.CSTNode) -> bool:
+    """Tell whether the keys of a dict are those of a loop: ``{p: loader(p) for p in ["train", "val"]}``."""
+    if isinstance(made, cst.Call) and flow.script.name_of(made.func) == "builtins.dict" and len(made.args) == 1:
+        return _texts(flow, made.args[0].value, first=True)
+    return isinstance(made, cst.DictComp) and _turns_written(flow, made.key)
+
+
+def _turns_written(flow: Flow, key: cst.CSTNode | None) -> bool:
+    """Tell whether ``key`` is bound by loops alone, each of which goes through texts that are written out."""
+    bound = flow.bindings(key) if isinstance(key, cst.Name) else []
+    turns = [b for b in bound if b.path in (("each",), ("each", 0)) and b.value is not None]
+    return bool(bound) and bound == turns and all(_texts(flow, b.value, b.path != ("each",)) for b in turns)
+
+
+def _texts(flow: Flow, entries: cst.CSTNode | None, first: bool = False) -> bool:
+    """Tell whether a loop over ``entries`` gets texts that are written out, or as the ``first`` of what it gets."""
+    if isinstance(entries, cst.Call) and flow.script.name_of(entries.func) == "builtins.zip" and first:
+        return bool(entries.args) and _texts(flow, entries.args[0].value)
+    made = [o.node for o in flow.origins(entries)] if entries is not None and not first else []
+    if made and all(isinstance(n, (cst.List, cst.Tuple)) for n in made):
+        return all(isinstance(e.value, cst.SimpleString) for n in made for e in n.elements)  # type: ignore[attr-defined]
+    return entries is not None and keys_are_written(flow, entries, alone=not first)
+
+
+def _key(entry: cst.Subscript) -> cst.CSTNode | None:
+    at = entry.slice[0].slice
+    return at.value if isinstance(at, cst.Index) else None

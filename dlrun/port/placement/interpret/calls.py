@@ -13,7 +13,7 @@ from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret import parts, sessions
 from dlrun.port.placement.interpret.libraries import MADE_BY, Libraries
-from dlrun.port.placement.interpret.machine import DEPTH, Flows
+from dlrun.port.placement.interpret.machine import DEPTH, Flows, encloses
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
     REST,
@@ -45,6 +45,7 @@ from dlrun.port.program.script import calls_method, children, dotted, walk
 _OWN = (Function, Bound, Class)  # what the program itself defines
 
 _TAKE_ALL = ("builtins.list", "builtins.tuple", "builtins.set", "builtins.sorted", "collections.deque")
+_NUMBERS = ("builtins.int", "builtins.float")
 
 
 class Calls(Libraries):
@@ -55,6 +56,9 @@ class Calls(Libraries):
         above = self._super(node)
         callee = above if above is not None else self.eval(node.func)
         args, keywords = self._arguments(node)
+        asks = callee.name == "builtins.isinstance" and len(args) == len(node.args) == 2
+        if asks and (known := self.is_of_kind(args[0], node.args[1].value)) is not None:
+            return known
         args = self.handed_through(callee.name, args, node)
         if callee.name in rules.IN_ORDER and self.loop is None:
             args = [self.in_order(node, value) for value in args]
@@ -221,7 +225,8 @@ class Calls(Libraries):
         own = Value(refs=frozenset([ref]))
         if self.is_module(ref.cls):
             name = "forward" if self.member(ref.cls, "forward") is not None else "call"
-            if not self.keeps(ref) and self.member(ref.cls, "__call__") is None:
+            plain = not self.keeps(ref) and self.member(ref.cls, "__call__") is None
+            if plain and not self._makes_numbers(ref, name):
                 return self.content_of([*args, *keywords.values(), *self._kept_before(ref, name)])
             if (found := self.dunder(own, name, args, node, keywords)) is not None:
                 return found
@@ -229,6 +234,12 @@ class Calls(Libraries):
         if functions:
             return self.run_function(functions[0], args, keywords, node, own)
         return self.content_of([*args, *keywords.values()])
+
+    def _makes_numbers(self, ref: Obj, name: str) -> bool:
+        """Tell whether a model's method makes plain numbers: ``return losses.mean(), int((losses > 0).sum())``."""
+        nodes = [n for r in (self.member(ref.cls, name) or ANY).refs if isinstance(r, Function) for n in walk(r.node)]
+        calls = [n for n in nodes if isinstance(n, cst.Call)]
+        return any(calls_method(c, "item") or self.script.name_of(c.func) in _NUMBERS for c in calls)
 
     def _kept_before(self, ref: Obj, name: str) -> list[Value]:
         """Return the numbers of earlier iterations that a model's method reads of what the model keeps."""
@@ -256,9 +267,7 @@ class Calls(Libraries):
         who = receiver.refs if receiver is not None else None
         frame = self.frame_of(node, function.node, self.frame, who, function=function.node, parent=function.frame)
         frame.call = node
-        for key in self.keys.get(frame, ()):
-            if self.state is not None:
-                self.state.pop((frame, key), None)
+        self.forget(frame)
         self._bind_params(frame, function, [*([receiver] if receiver is not None else []), *args], keywords, node)
         return self._run(frame, function, node)
 
@@ -289,9 +298,8 @@ class Calls(Libraries):
         self.flows.pop()
         self.stack.pop()
         self.frame = before
-        if not _encloses(function.node) and self.state is not None:
-            for key in self.keys.get(frame, ()):
-                self.state.pop((frame, key), None)
+        if not encloses(function.node):
+            self.forget(frame)
         return result
 
     def run_manager(self, item: cst.WithItem, body: Callable[[], None]) -> bool:
@@ -379,9 +387,18 @@ class Calls(Libraries):
             self.write((frame, p.name.value), left.pop(p.name.value, defaults.get(p.name.value, ANY)))
         if params.star_kwarg is not None:
             rest = self.new("dict", params.star_kwarg, str(id(frame)))
-            for name, value in left.items():
+            for name, value in self._as_row(left, node).items():
                 self.write((rest, key_of(name) or name), value)
             self.write((frame, params.star_kwarg.name.value), Value(refs=frozenset([rest])))
+
+    def _as_row(self, given: dict[str, Value], node: cst.CSTNode) -> dict[str, Value]:
+        """Return what ``**row`` takes; counts beside other values as the serial ones: ``log(step=i, loss=x)``."""
+        args = node.args if isinstance(node, cst.Call) else ()
+        written = {arg.keyword.value: arg.value for arg in args if arg.keyword}
+        counts = {name: written[name] for name in given if name in written and self._counts(written[name], given[name])}
+        if self.loop is not None or self.shards.parts or len(counts) == len(given):
+            return given
+        return {**given, **{name: self.restore(value, given[name]) for name, value in counts.items()}}
 
 
 def _order(ref: object) -> tuple[str, int]:
@@ -405,15 +422,3 @@ def _is_manager(function: cst.CSTNode) -> bool:
     """Tell whether a function is made a context manager: its caller's block runs where it yields."""
     made = function.decorators if isinstance(function, cst.FunctionDef) else ()
     return any(dotted(d.decorator).rpartition(".")[2] == "contextmanager" for d in made)
-
-
-@cache
-def _encloses(function: cst.CSTNode) -> bool:
-    """Tell whether functions are defined in ``function``, which may read its variables later."""
-    todo = list(children(function))
-    while todo:
-        node = todo.pop()
-        if isinstance(node, (cst.FunctionDef, cst.Lambda, cst.ClassDef, cst.GeneratorExp)):
-            return True
-        todo += children(node)
-    return False

@@ -245,8 +245,9 @@ class Classes(Containers):
             if self.sharded and not held.place.why and name in self.changed_as_drawn(ref.cls):
                 text = "it changes where a sample is drawn: each rank draws those of its share"
                 return Value(unknown(ref.site, text, (ref, name)), scalar=held.scalar)
-            rate = name in _RATES and held.place.kind is Kind.COUNT
-            return Value(scalar=True) if rate else held  # set by a serial count: the rate that all ranks train with
+            if name in _RATES and held.place.kind is Kind.COUNT:
+                return Value(scalar=True)  # set by a serial count: the rate that all ranks train with
+            return self.of_chosen(owner, held) if ref.kind == "instance" else held
         if name == "iterations" and "keras.optimizers." in f"{ref.name}.":
             return Value(self.updates, scalar=True, name=f"{FROM}{int(self.updated)}" if self.loop is not None else "")
         if ref.kind == "foreign" and name == "state" and ref.name.startswith("torch.optim."):

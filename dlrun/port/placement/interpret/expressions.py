@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import parts, whole
-from dlrun.port.placement.interpret.machine import Machine
+from dlrun.port.placement.interpret.machine import Machine, encloses
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Function, Obj, key_in, key_of, merge
 from dlrun.port.placement.values import (
     ANY,
@@ -347,8 +347,8 @@ class Expressions(Machine):
         """Return ``owner[index]``."""
         if owner.items is not None:
             if isinstance(index.const, int) and -len(owner.items) <= index.const < len(owner.items):
-                return owner.items[index.const]
-            return joined(owner.items)
+                return self.of_chosen(owner, owner.items[index.const])
+            return self.of_chosen(owner, joined(owner.items))
         found: Value | None = None
         key = key_of(key_in(index))
         for ref in owner.refs:
@@ -369,7 +369,7 @@ class Expressions(Machine):
             if self.loop is not None and picked.kind in (Kind.COUNT, Kind.INDEX) and whole:
                 return Value(ENTRY)  # this iteration's samples
             return Value(combine([place, picked]), refs=owner.refs, name="cut" if index.name == "slice" else "")
-        place = self.content(index)
+        place, found = self.content(index), self.of_chosen(owner, found)
         if self.loop is not None and place.kind in (Kind.COUNT, Kind.INDEX) and found.place.kind is Kind.SAME:
             return found.at(ENTRY)
         return found if place.uniform or found.place.kind is Kind.RUN else found.at(combine([place, found.place]))
@@ -425,6 +425,8 @@ class Expressions(Machine):
         value = self.eval(node.value if isinstance(node, cst.DictComp) else node.elt)
         self.frame = before
         self.looping -= 1
+        if not encloses(node):
+            self.forget(frame)
         for _ in range(diverging):
             self.diverged.pop()
         if shared and self.loop is None:

@@ -78,8 +78,14 @@ class IterationNumbers(Operators):
         uses = [n for n in self.script.named(node.value) if self.script.inside(n, around)]
         read = [up for n in uses if isinstance(up := self.script.parents[n], cst.Subscript) and not self._is_target(up)]
         order = self.script.order
-        had = [n for n in uses if order[site] < order[n] < order[node] and not self._is_target(self.script.parents[n])]
+        had = [n for n in uses if order[site] < order[n] < order[node] and not self._gets(n)]
         return node if read or (had and self.loop is None) or not self.script.inside(site, around) else site
+
+    def _gets(self, row: cst.Name) -> bool:
+        """Tell whether a row is not read where it is named, but gets more: ``row["f1"] = f1``, ``row.update(m)``."""
+        up = self.script.parents[row]
+        call = self.script.parents.get(up) if isinstance(up, cst.Attribute) and up.attr.value == "update" else None
+        return self._is_target(up) or (call is not None and isinstance(self.script.parents.get(call), cst.Expr))
 
     def as_key(self, target: cst.Subscript, owner: Value, index: Value) -> Value:
         """Return the number of an iteration under which a dict keeps something, as that of the serial iteration.

@@ -252,7 +252,7 @@ class Loops(Exits):
             elif held.refs and kinds <= set(_LISTS):
                 state[at] = held
                 self._grows(held, at, state)
-            elif (held.refs and kinds == {"instance"}) or (held.refs and kinds == {"dict"} and at in self._anew):
+            elif held.refs and self._made_anew(at, held, kinds, carried):
                 state[at] = held
                 for ref in held.refs:
                     self._fields_carried(ref, at, state)
@@ -268,6 +268,12 @@ class Loops(Exits):
                 held = base[ref, GROWN]
                 state[ref, GROWN] = Value(Place(Kind.RUN, (ref, GROWN)), refs=held.refs)
         return state
+
+    def _made_anew(self, at: Location, held: Value, kinds: set[str], carried: dict[Location, None]) -> bool:
+        """Tell whether iterations bind ``at`` to objects that they make, or change: no mere choice."""
+        if kinds == {"instance"}:
+            return at in self._anew or any((ref, name) in carried for ref in held.refs for name, _ in self.fields(ref))
+        return kinds == {"dict"} and at in self._anew
 
     @staticmethod
     def _lengthens(before: Value, now: Value | None) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import libcst as cst
 
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.shards import Shards
-from dlrun.port.placement.store import CONTENT, GROWN, REST, Bound, Frame, Location, Method, Obj, State
+from dlrun.port.placement.store import CONTENT, GROWN, REST, Bound, Class, Frame, Function, Location, Method, Obj, State
 from dlrun.port.placement.values import (
     ANY,
     COUNT,
@@ -28,7 +29,7 @@ from dlrun.port.placement.values import (
     combine,
     join,
 )
-from dlrun.port.program.script import Script, walk
+from dlrun.port.program.script import Script, children, walk
 
 BUDGET = 150_000  # nodes that one run may evaluate
 DEPTH = 24  # calls within calls
@@ -37,6 +38,18 @@ _CONTAINERS = ("list", "set", "deque", "dict")
 
 def _instead(refs: frozenset[Any], made: Obj, earlier: Obj) -> frozenset[Any]:
     return frozenset(earlier if ref is made else ref for ref in refs)
+
+
+@cache
+def encloses(function: cst.CSTNode) -> bool:
+    """Tell whether functions are defined in ``function``, which may read its variables later."""
+    todo = list(children(function))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (cst.FunctionDef, cst.Lambda, cst.ClassDef, cst.GeneratorExp)):
+            return True
+        todo += children(node)
+    return False
 
 
 class LostError(Exception):
@@ -255,6 +268,12 @@ class Machine:
             self._frames[key] = Frame(function, parent, looped=self.looping > 0)
         return self._frames[key]
 
+    def forget(self, frame: Frame) -> None:
+        """Forget the variables of a call that begins, or has ended."""
+        for key in self.keys.get(frame, ()):
+            if self.state is not None:
+                self.state.pop((frame, key), None)
+
     def new(self, kind: str, site: cst.CSTNode, tag: str = "", **more: Any) -> Obj:
         """Return the object that ``site`` makes, with nothing in it."""
         key = (kind, site, self.frame, tag, more.get("cls"), self.unrolled)
@@ -430,7 +449,7 @@ class Machine:
     def entries(self, value: Value) -> Value:
         """Return what one of the entries of ``value`` is."""
         if value.items is not None:
-            return _joined(value.items)
+            return self.of_chosen(value, _joined(value.items))
         found: Value | None = None
         for ref in value.refs:
             if isinstance(ref, Obj):
@@ -444,7 +463,15 @@ class Machine:
         if found is None:
             place = value.place if value.place.kind not in (Kind.SHARD, Kind.RUN) else Place(Kind.ENTRY)
             return Value(place=place, reduced=value.reduced)
-        return found
+        return self.of_chosen(value, found)
+
+    def of_chosen(self, owner: Value, held: Value) -> Value:
+        """Return what ``owner`` holds: an entry, where an iteration has chosen it by its samples: ``graphs[pick]``."""
+        functions = any(isinstance(r, (Function, Bound, Method, Class)) for r in held.refs)
+        if owner.place.kind is not Kind.ENTRY or held.place.kind is not Kind.SAME or functions:
+            return held
+        items = tuple(self.of_chosen(owner, item) for item in held.items) if held.items is not None else None
+        return replace(held.at(owner.place), items=items)
 
     def entry_of(self, held: Value, key: str) -> Value:
         """Return one entry of what is kept under ``key``: of this rank's list of entries so far, an entry."""

@@ -357,8 +357,30 @@ class Operators(Expressions):
         """Tell whether what a loop carries was True or False when it began; see ``loops``."""
         raise NotImplementedError
 
+    def is_of_kind(self, value: Value, kinds: cst.BaseExpression) -> Value | None:
+        """Return whether ``value`` is of one of ``kinds``, where it is known to be a tuple; else None."""
+        named = [e.value for e in kinds.elements] if isinstance(kinds, (cst.Tuple, cst.List)) else [kinds]
+        names = [self.script.name_of(kind) for kind in named]
+        if value.items is None or value.name != "tuple" or not all(name.startswith("builtins.") for name in names):
+            return None
+        return constant("builtins.tuple" in names)
+
+    def _kind_compared(self, node: cst.Comparison) -> Value | None:
+        """Return what ``type(x) in (tuple, list)`` tells, or ``type(x) is tuple``; None of another test."""
+        asked, (first, *more) = node.left, node.comparisons
+        typed = isinstance(asked, cst.Call) and self.script.name_of(asked.func) == "builtins.type"
+        if more or not typed or len(asked.args) != 1:  # type: ignore[attr-defined]
+            return None
+        found = self.is_of_kind(self.seen_last(asked.args[0].value), first.comparator)  # type: ignore[attr-defined]
+        if found is None or isinstance(first.operator, (cst.In, cst.Is, cst.Equal)):
+            return found
+        negated = isinstance(first.operator, (cst.NotIn, cst.IsNot, cst.NotEqual))
+        return constant(not found.const) if negated else None
+
     def _Comparison(self, node: cst.Comparison) -> Value:  # noqa: N802
         sides = [self.eval(node.left), *(self.eval(c.comparator) for c in node.comparisons)]
+        if (known := self._kind_compared(node)) is not None:
+            return known
         if any(isinstance(c.operator, (cst.Is, cst.IsNot)) for c in node.comparisons):
             return self._identity(node, sides)
         if len(sides) == 2 and all(s.const is not NOTHING for s in sides):

@@ -233,7 +233,7 @@ class Statements(Loops):
             elif objects and value.items is None:
                 part = self.entries(value)
             elif value.items is not None and not starred and i < len(value.items):
-                part = value.items[i]
+                part = self.of_chosen(value, value.items[i])
             elif (value.refs or value.name == "size") and not starred:
                 part = self.entry(value, Value(const=i))
             else:

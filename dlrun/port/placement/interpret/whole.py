@@ -72,6 +72,8 @@ def named(machine: Machine, iterated: cst.BaseExpression) -> cst.BaseExpression 
     script = machine.script
     for node in walk(iterated):
         places = [v.place for v in machine.seen.get(node, ()) if v.place.kind is Kind.SHARD]
+        if isinstance(node, cst.Subscript) and places and _stays(machine, node, iterated):
+            return node  # loaders[phase]
         if not isinstance(node, (cst.Name, cst.Attribute)) or not places:
             continue
         if node in machine.shards.made or not any("wrapped" in place.adds for place in places):
@@ -83,6 +85,14 @@ def named(machine: Machine, iterated: cst.BaseExpression) -> cst.BaseExpression 
         if inner is not None and script.function_of(inner) in homes and dotted(inner) != dotted(node):
             return inner
     return None
+
+
+def _stays(machine: Machine, entry: cst.Subscript, iterated: cst.BaseExpression) -> bool:
+    """Tell whether ``entry`` of a table of shares is the same one behind the loop that goes through it."""
+    script, loop = machine.script, machine.script.parents.get(iterated)
+    plain = not any(isinstance(n, (cst.Call, cst.Slice)) for n in walk(entry))
+    bound = [b.node for n in walk(entry) if isinstance(n, cst.Name) for b in script.bindings_of(n)]
+    return plain and loop is not None and not any(script.inside(node, loop) for node in bound)
 
 
 def begins(machine: Machine, loop: cst.CSTNode, source: cst.CSTNode) -> None:
