@@ -13,7 +13,7 @@ import dl_comm
 from dl_comm.ranks import check_enough, is_rank0, parts, share
 
 _MANY = 1000  # fewer samples are not worth a word about time
-_told: set[tuple[str, int]] = set()  # the numbers of positions of which rank 0 has said that ranks do not divide them
+_told: set[tuple[str, int]] = set()  # of what, and how many, rank 0 has said that ranks do not divide them
 _repeated: set[int] = set()  # the lengths of global batches that n does not divide, shared in equal lengths
 
 
@@ -84,17 +84,23 @@ def partial_sum(value: Any) -> Any:
     Rank 0 warns, once, where a global batch was shared in equal lengths with entries repeated: means over such shares
     are exact, but sums count these entries as often as they occur.
     """
-    if _repeated and parts() > 1:
-        length = min(_repeated)
-        _repeated.clear()
-        if is_rank0():
-            warnings.warn(
-                f"partial_sum: {length} samples do not divide among {parts()} ranks, and were shared in equal"
-                " lengths with some repeated: a sum over them counts these several times. Launch a number of "
-                "ranks that divides them; or, where every loss is a sum, shard(..., equal=False)",
-                stacklevel=2,
-            )
+    tell_repeated("partial_sum", "; or, where every loss is a sum, shard(..., equal=False)")
     return value if parts() == 1 else value * parts()
+
+
+def tell_repeated(what: str, otherwise: str = "") -> None:
+    """Let rank 0 say, once for each length, that ``what`` counts samples of global batches that ranks repeat."""
+    lengths = [length for length in _repeated if (what, length) not in _told]
+    if not lengths or parts() == 1:
+        return
+    _told.update((what, length) for length in lengths)
+    if is_rank0():
+        warnings.warn(
+            f"{what}: {min(lengths)} samples do not divide among {parts()} ranks, and were shared in equal"
+            " lengths with some repeated: a sum over them counts these several times. Launch a number of "
+            f"ranks that divides them{otherwise}",
+            stacklevel=3,
+        )
 
 
 def check_fits(totals: np.ndarray[Any, Any], dtype: str) -> None:

@@ -177,3 +177,55 @@ trainer.train(ds.repeat(), 12)
 trainer.train(ds.repeat(), 30)
 print("in all", trainer.kept.step.numpy(), trainer.seen.numpy())
 trainer.restore()
+
+steps, large, planned = 0, 0, 96
+left, rows, shares = [], [], []
+for epoch in range(2):
+    for bx, by in ds:
+        weighed(bx, by)
+        steps += 1
+        if epoch > 0:
+            large += 1
+    left.append(planned - steps)
+    share = large / max(1, steps)
+    shares.append(share)
+    rows.append({"sixths": steps // 6, "rest": 100 * (1 - steps / planned), "share": large / max(steps, 1)})
+print("left", left, rows, shares)
+
+
+class Rows(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.losses, self.rows, self.batches = [], [], 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+        self.losses.append(logs["loss"])
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rows.append([epoch, self.losses[-1]])
+
+
+class Tally(keras.layers.Layer):
+    def build(self, shape):
+        self.seen = self.add_weight(name="seen", shape=(), initializer="zeros", trainable=False)
+
+    def call(self, inputs, training=False):
+        if training:
+            self.seen.assign_add(tf.cast(tf.shape(inputs)[0], tf.float32))
+        return inputs
+
+
+class Tallied(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.tally, self.out = Tally(), keras.layers.Dense(3)
+
+    def call(self, inputs, training=False):
+        return self.out(self.tally(inputs, training=training))
+
+
+kept_rows, tallied = Rows(), Tallied()
+tallied.compile(keras.optimizers.SGD(0.0), loss_of)
+tallied.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[kept_rows])
+print("an epoch", kept_rows.batches / len(kept_rows.rows), "samples", float(tallied.tally.seen.numpy()))

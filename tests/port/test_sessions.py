@@ -352,6 +352,28 @@ def test_a_streaming_metric_of_a_ranks_own_samples_is_told_of(fetched, behind, d
     assert [d.name for d in made.doubts if d.danger != "low"] == doubts
 
 
+TALLIED = STREAMING.replace(
+    "right, update = tf.metrics.accuracy(y, tf.argmax(logits, 1))",
+    "seen = tf.Variable(0, trainable=False)\nmore = UPDATE",
+)
+
+
+@pytest.mark.parametrize(
+    ("update", "fetched", "shown", "doubts"),
+    [
+        ("tf.assign_add(seen, tf.shape(x)[0])", "[train, more]", "sess.run(seen)", ["unknown-placement"]),
+        ("seen.assign_add(tf.size(y))", "tf.group(train, more)", "sess.run(seen)", ["unknown-placement"]),
+        ("tf.assign(seen, tf.reduce_max(y))", "[train, more]", "sess.run([seen, loss], feed)", ["unknown-placement"]),
+        ("tf.assign_add(seen, tf.shape(x)[0])", "[train, more]", "sess.run(logits, {x: rows})", []),
+        ("tf.assign_add(seen, 2)", "train", "sess.run(seen)", []),
+    ],
+)
+def test_what_a_graph_keeps_of_a_ranks_own_samples_in_a_variable_is_told_of(update, fetched, shown, doubts) -> None:
+    source = TALLIED.replace("UPDATE", update).replace("FETCHED", fetched)
+    made = port(source.replace("BEHIND", f"        feed = {{x: rows, y: labels}}\n        print({shown})"))
+    assert [d.name for d in made.doubts if d.danger != "low"] == doubts
+
+
 STEPS = """import numpy as np
 import tensorflow.compat.v1 as tf
 rng = np.random.default_rng(3)

@@ -170,3 +170,36 @@ def test_what_a_model_predicts_with_its_weights_is_known_whatever_its_steps_coun
     )
     source = source.replace("net.fit(x, y)", "for phase in range(2):\n    net.fit(x, y)")
     assert not port(f"import numpy as np\n{source}np.save('out.npy', net.predict(x))\n").doubts
+
+
+TALLY = """import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+class Tally(keras.layers.Layer):
+    def build(self, shape):
+        self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, inputs, training=None):
+        if training:
+            self.seen.assign_add(tf.cast(tf.shape(inputs)[0], tf.float32))
+        return inputs
+
+x, y = np.random.randn(64, 4), np.random.randn(64, 1)
+MADE
+net.compile(keras.optimizers.SGD(0.1), "mse")
+net.fit(x, y, batch_size=8)
+print(net.layers[0].seen.numpy())
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "net = keras.Sequential([Tally(), keras.layers.Dense(1)])",
+        "rows = keras.Input((4,))\nnet = keras.Model(rows, keras.layers.Dense(1)(Tally()(rows)))",
+    ],
+)
+def test_what_a_layer_of_a_model_of_keras_counts_of_a_ranks_batches_is_told_of(made) -> None:
+    doubts = port(TALLY.replace("MADE", made)).doubts
+    assert [d.name for d in doubts if d.danger == "medium"] == ["unknown-placement"]

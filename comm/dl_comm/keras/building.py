@@ -44,7 +44,8 @@ def _call(model: Any, batch: Any) -> None:
     """Build a model that is not by its call(), of a batch."""
     if not getattr(model, "built", False):
         drawn = [(state, read(state)) for state in seeds(model)]
-        with suppress(NotImplementedError):  # a model that only has a train_step()
+        # a model that only has a train_step(), or whose call() takes other things: noise, where a GAN trains on images
+        with suppress(Exception if _steps(model) and not _waits(model) else NotImplementedError):
             model(batch[0] if isinstance(batch, tuple) else batch)
         for state, value in drawn:  # Keras builds a model without drawing
             state.assign(value)
@@ -52,8 +53,12 @@ def _call(model: Any, batch: Any) -> None:
 
 def _waits(model: Any) -> bool:
     """Tell whether a model with a train_step() of its own has layers that are not built."""
-    own = type(model).train_step is not keras.Model.train_step
-    return own and not all(layer.built for layer in model._flatten_layers(include_self=False))
+    return _steps(model) and not all(layer.built for layer in model._flatten_layers(include_self=False))
+
+
+def _steps(model: Any) -> bool:
+    """Tell whether a model has a train_step() of its own."""
+    return type(model).train_step is not keras.Model.train_step
 
 
 def _trace(model: Any, batch: Any) -> None:

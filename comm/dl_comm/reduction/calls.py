@@ -13,6 +13,7 @@ from dl_comm.reduction.layout import is_shard, layout_of
 from dl_comm.reduction.leaves import Tensors, check
 from dl_comm.reduction.metrics import is_metric, put_state, state_of
 from dl_comm.reduction.since import added, grown, joined, of_kind, put_back
+from dl_comm.shares import tell_repeated
 
 
 class Reductions:
@@ -41,6 +42,9 @@ class Reductions:
 
         A metric object of Keras is folded in place, its variables being sums over samples, and comes back itself.
 
+        Rank 0 warns, once, where a global batch was shared in equal lengths with entries repeated: sums count these
+        as often as they occur.
+
         ``since`` is what the values were before the loop, as ``snapshot(a, b)`` returned it: what all ranks held then
         counts once, and what each has added to it is summed up.
 
@@ -49,6 +53,7 @@ class Reductions:
         """
         if self.leaves_alone(over):
             return self._of(values, "sum", over) if not any(map(is_metric, values)) else _one_or_all(values)
+        tell_repeated("total")
         if any(map(is_metric, values)):
             states = [state_of(value) if is_metric(value) else value for value in values]
             totals = self.total(states, since=list(_each(values, since)) if since is not None else None)

@@ -330,6 +330,33 @@ def generators_go_on_as_rank_0s():
     go_on_alike(dl.broadcast)
 
 
+def a_model_whose_call_takes_other_things_than_its_train_step_begins_alike():
+    if backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    class Generator(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.made, self.judged = _layers.Dense(len(x[0])), _layers.Dense(1)
+
+        def call(self, noise):
+            return self.made(noise)
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                noise = tf.ones((tf.shape(data[0])[0], 2))
+                loss = tf.reduce_mean((self.judged(data[0]) - self.judged(self.made(noise))) ** 2)
+            grads = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(grads, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    x, y = make_data(4 * n * 2)
+    model = dl.distribute(_compiled(Generator)(r))
+    model.fit(x, y, batch_size=4, verbose=0)
+    same_bits(model)
+
+
 def layers_that_a_train_step_alone_calls_begin_alike():
     if backend() != "tensorflow":
         return

@@ -76,8 +76,11 @@ class Callbacks(ControlFlow):
         return found
 
     def _stepping(self, receiver: Value) -> list[Obj]:
-        models = [r for r in receiver.refs if isinstance(r, Obj) and r.cls is not None]
-        return [r for r in models if self.member(r.cls, "train_step") is not None or self.keeps(r)]
+        """Return the models of the program that step or count by themselves; of a model of Keras's its layers."""
+        refs = [r for r in receiver.refs if isinstance(r, Obj)]
+        found = [r for r in refs if r.cls is not None and (self.member(r.cls, "train_step") or self.keeps(r))]
+        foreign = any(r.cls is None for r in refs)
+        return found or ([r for r in self.layers() if self.keeps(r)] if foreign else [])
 
     def _all_epochs(self, own: list[Value], node: cst.CSTNode) -> None:
         for value in own:

@@ -96,6 +96,11 @@ class Classes(Containers):
         """Tell whether ``cls`` is a module of a network, whose forward pass computes and keeps nothing."""
         return any(name.endswith(("Module", ".Model", ".Layer", "LightningModule")) for name in self.foreign_bases(cls))
 
+    def layers(self) -> list[Obj]:
+        """Return the layers and modules of the program, as they were made."""
+        found = {at[0] for at in self.state or {} if isinstance(at[0], Obj) and at[0].cls is not None}
+        return sorted((ref for ref in found if self.is_module(ref.cls)), key=lambda ref: ref.number)
+
     def changed_as_drawn(self, cls: Class | None) -> frozenset[str]:
         """Return the attributes that the methods of a data set change by which a loader draws its samples."""
         if cls is None or not any(name.endswith("Dataset") for name in self.foreign_bases(cls)):
@@ -129,12 +134,14 @@ class Classes(Containers):
         value = self.made_of(cls, node)
         (made,) = value.refs
         if self._initialised(cls, value, args, keywords, node):
+            self._built(cls, value, node)
             return value
         if made.kind != "instance":
             self.filled(made, args, keywords)
         self._fields_of(cls, made, args, keywords, node)
         if post := [r for r in (self.member(cls, "__post_init__") or ANY).refs if isinstance(r, Function)]:
             self.run_function(post[0], [], {}, node, value)
+        self._built(cls, value, node)
         return value
 
     def made_of(self, cls: Class, node: cst.CSTNode) -> Value:
@@ -161,6 +168,13 @@ class Classes(Containers):
         if any(isinstance(ref, Obj) and ref.cls is cls for ref in made.refs):
             self._initialised(cls, made, args, keywords, node)
         return made
+
+    def _built(self, cls: Class, value: Value, node: cst.Call) -> None:
+        """Let a layer of Keras make its variables, which it does before its first call: ``build(input_shape)``."""
+        if not any(base.endswith(_BUILT) for base in self.foreign_bases(cls)):
+            return
+        for build in [r for r in (self.member(cls, "build") or ANY).refs if isinstance(r, Function)]:
+            self.run_function(build, [ANY], {}, node, value)
 
     def filled(self, made: Obj, args: list[Value], keywords: dict[str, Value]) -> None:
         """Put into a new object of a class of containers what ``dict()`` or ``list()`` would."""
@@ -250,6 +264,10 @@ class Classes(Containers):
             return self.of_chosen(owner, held) if ref.kind == "instance" else held
         if name == "iterations" and "keras.optimizers." in f"{ref.name}.":
             return Value(self.updates, scalar=True, name=f"{FROM}{int(self.updated)}" if self.loop is not None else "")
+        if name == "layers" and "keras." in ref.name and ref.kind != "list":
+            layers = self.new("list", node, "layers")
+            self.write((layers, REST), Value(refs=frozenset(self.layers())))
+            return Value(refs=frozenset([layers]))
         if ref.kind == "foreign" and name == "state" and ref.name.startswith("torch.optim."):
             return self._states(node)
         if (
@@ -374,6 +392,7 @@ class Classes(Containers):
         return Value(combine(self.content(v) for v in values))
 
 
+_BUILT = ("keras.layers.Layer", "keras.Layer", "keras.Model")
 _OBJECTS = ("__dict__", "__class__", "__name__")
 
 

@@ -132,7 +132,8 @@ class Containers(IterationNumbers):
         held = self._literal(node, entry)
         counts = [(key, each, v) for key, each, v in held if self._counts(each, v)]
         spread = isinstance(node, cst.Dict) and any(isinstance(e, cst.StarredDictElement) for e in node.elements)
-        if len(counts) == len(held) and not spread:
+        bent = any(v.place.at == "bent" for _, _, v in counts)
+        if len(counts) == len(held) and not spread and not bent:
             return entry
         return self._rewritten(entry, {key: self.restore(each, v) for key, each, v in counts})
 
@@ -225,10 +226,27 @@ class Containers(IterationNumbers):
         return counts and node not in self.shards.counted and node not in self.shards.divided
 
     def restore(self, node: cst.BaseExpression, value: Value) -> Value:
-        """Return a count as the serial one, which ``node`` is made to be."""
+        """Return a count as the serial one, which ``node`` is made to be; one that is bent is made of serial counts."""
+        counts = self._made_of(node) if value.place.at == "bent" else [node]
+        if not counts:
+            text = "it is computed from a count of this rank's iterations, and is no multiple of it"
+            return value.at(unknown(node, text))
         if self.recording:
-            self.restored.setdefault(node, None)
+            self.restored.update(dict.fromkeys(counts))
         return Value(SAME, scalar=True, reduced=True)
+
+    def _made_of(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """Return the counts that an expression is computed from; none where it reads what is bent already."""
+        value = self.looked_at(node)
+        if value.place.at != "bent":
+            return [node] if self._counts(node, value) or value.place.counts else []
+        inner = {cst.BinaryOperation: ("left", "right"), cst.UnaryOperation: ("expression",)}.get(type(node), ())
+        sides = [getattr(node, side) for side in inner]
+        if isinstance(node, cst.Call) and self.script.name_of(node.func).startswith(("builtins.", "math.", "numpy.")):
+            sides = [arg.value for arg in node.args]
+        found = [self._made_of(side) for side in sides]
+        bent = [made for side, made in zip(sides, found, strict=True) if self.looked_at(side).place.at == "bent"]
+        return [count for made in found for count in made] if all(bent) else []
 
     def _view(self, ref: Obj, entry: Value, node: Any) -> Value:
         made = self.new("list", node, VIEW, name=VIEW)
@@ -476,6 +494,14 @@ class Containers(IterationNumbers):
         if inner and own and called != "builtins.dict":
             self.anew[made] = {r: self.fields(r) for r in inner}
 
+    def _of_length(self, value: Value) -> Place:
+        """Return the placement of a list itself, whatever its entries hold; of others that of all they hold."""
+        refs = [ref for ref in value.refs if isinstance(ref, Obj)]
+        if not refs or any(ref.kind not in ("list", "deque") for ref in refs):
+            return self.content(value)
+        held = [v for ref in refs for key in (GROWN, REST) if (v := (self.state or {}).get((ref, key))) is not None]
+        return combine([value.place, *(v.place for v in held)])
+
     def call_value(self, callee: Value, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         """Call a value; see ``calls``."""
         raise NotImplementedError
@@ -499,7 +525,7 @@ class Containers(IterationNumbers):
         pending = frozenset(p for v in self.held(value) for p in v.pending)
         if self.recording:
             self.used.update(pending)
-        place = self.content(value)
+        place = self._of_length(value)
         if place.kind is Kind.UNKNOWN and "rows" in place.adds:
             return Value(COUNT, scalar=True)
         if place.kind is Kind.RUN and "joined" in place.adds:

@@ -575,6 +575,8 @@ def _loops(loop: cst.CompFor) -> list[cst.CompFor]:
 def _grow(held: Place, entry: Place) -> Place:
     """Return the placement of what grew by an entry that is placed so."""
     if held.kind is not Kind.RUN:
+        if entry.kind is Kind.UNKNOWN:  # of the list that it is taken from the length may be known
+            entry = replace(entry, adds=entry.adds - {"rows"})
         return combine([held, entry])
     if entry.kind is Kind.ENTRY and "part" in entry.adds:
         return replace(held, adds=held.adds | {"part"}, counts=False)

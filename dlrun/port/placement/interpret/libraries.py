@@ -47,7 +47,7 @@ from dlrun.port.placement.values import (
     out_of_sight,
     unknown,
 )
-from dlrun.port.program.script import argument, children, dotted, walk
+from dlrun.port.program.script import argument, children, walk
 
 _SCORES = ("_score", "accuracy", "_auc")
 _LOSSES = (
@@ -110,6 +110,8 @@ class Libraries(Given):
             return ANY  # a node of the graph, and shown where a run is
         if self.shards.runs and name.startswith("tensorflow.metrics."):
             return sessions.streaming(self, node, name)
+        if (updated := sessions.updated(self, name.removeprefix("tensorflow."), given, node)) is not None:
+            return updated
         if row in _CONTAINERS:
             return self.make(row, node, args) if row is not Row.DEQUE else self._deque(node, args)
         if name in _PICKS and (picked := self.picked(args)) is not None:
@@ -304,6 +306,8 @@ class Libraries(Given):
         given = [*args, *keywords.values()]
         if self.shards.runs and row is Row.SAMPLES:
             return Value(ENTRY)  # whatever data set an iterator is set to
+        if (updated := sessions.updated(self, name, [receiver, *given], node)) is not None:
+            return updated
         if name == "format" and isinstance(receiver.const, str):
             return self.text(node, self._of_fields(receiver.const, args, keywords, node))
         if name == "join" and isinstance(receiver.const, str) and len(args) == 1:
@@ -473,7 +477,9 @@ class Libraries(Given):
             self.hooks.update(dict.fromkeys(r for g in given for r in g.refs if isinstance(r, (Function, Bound))))
             return True
         if name == "gradient" and len(args) > 1:
-            self.trained |= {r for r in self.reachable(args[1:2]) if r.kind == "foreign" and not _counts_alone(r)}
+            self.trained |= {
+                r for r in self.reachable(args[1:2]) if r.kind == "foreign" and not sessions.takes_no_gradient(r)
+            }
         return False
 
     def _of_shard(self, receiver: Value, name: str, node: cst.Call) -> Value | None:
@@ -680,17 +686,6 @@ def _fields(template: str) -> list[str] | None:
 def _maker(value: Value) -> str:
     """Return the qualified name of what made an object of a library."""
     return next((ref.name for ref in value.refs if isinstance(ref, Obj) and ref.kind == "foreign"), "")
-
-
-def _counts_alone(ref: Obj) -> bool:
-    """Tell whether a variable takes no gradient: ``tf.Variable(0, trainable=False)``, or one of whole numbers."""
-    call = ref.site if isinstance(ref.site, cst.Call) else None
-    fixed = argument(call, "trainable") if call is not None else None
-    kind = argument(call, "dtype") if call is not None else None
-    begins = call.args[0].value if call is not None and call.args else None
-    words = kind.raw_value if isinstance(kind, cst.SimpleString) else dotted(kind) if kind is not None else ""
-    whole = words.rsplit(".", 1)[-1].startswith(("int", "uint")) or (kind is None and isinstance(begins, cst.Integer))
-    return whole or (fixed is not None and dotted(fixed) == "False")
 
 
 def _within(node: cst.CSTNode) -> list[cst.BaseExpression]:

@@ -154,6 +154,7 @@ class Machine:
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.iteration_numbers: dict[cst.BaseExpression, tuple[int, int | str] | None] = {}  # see ``iteration_numbers``
         self.begins: dict[Location, set[int]] = {}  # what a number is known to have been as a loop over a shard began
+        self.updates_of_graph: dict[Obj, Place] = {}  # variables that a session's runs update by this rank's samples
         self.used: set[Any] = set()  # the exits whose results are read
         self.forced: dict[cst.BaseExpression, Sharded] = {}  # numbers of a part that are made those of the iteration
         self.steers: set[cst.CSTNode] = set()  # the tests by which a loss is made that ranks answer differently

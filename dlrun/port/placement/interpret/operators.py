@@ -271,6 +271,8 @@ class Operators(Expressions):
             return Value(SAME, scalar=scalar, zero=True)
         one = isinstance(op, cst.Add) and 1 in (left.const, right.const)
         a, b = COUNT if a.counts else a, COUNT if b.counts else b
+        if isinstance(op, _DIVIDES) and a == COUNT and self._above_zero(sides[1]):
+            b = COUNT  # the share of steps that did something: clipped / max(1, steps)
         return Value(_ratio(op, a, b, one, self.loop is not None), scalar=scalar)
 
     def _counts_in(self, side: cst.BaseExpression | None) -> list[cst.BaseExpression]:
@@ -279,6 +281,14 @@ class Operators(Expressions):
             return []
         places = {arg.value: self.seen_last(arg.value).place for arg in side.args}
         return [n for n, p in places.items() if p.kind in (Kind.COUNT, Kind.INDEX) and p.at is None]
+
+    def _above_zero(self, side: cst.BaseExpression | None) -> bool:
+        """Tell whether ``side`` is a count that is held above zero: ``max(1, steps)``."""
+        if not isinstance(side, cst.Call) or self.script.name_of(side.func) != "builtins.max" or len(side.args) != 2:
+            return False
+        values = [self.seen_last(arg.value) for arg in side.args]
+        least = any(isinstance(value.const, (int, float)) and value.const <= 1 for value in values)
+        return least and any(value.place == COUNT or value.place.counts for value in values)
 
     def special(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value | None:
         """Return what a dunder method of the program makes of two values; see ``classes``."""

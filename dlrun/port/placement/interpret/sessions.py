@@ -9,11 +9,13 @@ import libcst as cst
 from dlrun.port.facts.numbers.fetches import fetched
 from dlrun.port.placement.store import CONTENT, Obj, key_of
 from dlrun.port.placement.values import ANY, COUNT, ENTRY, SAME, Kind, Value, unknown
+from dlrun.port.program.script import argument, dotted
 
 if TYPE_CHECKING:
     from dlrun.port.placement.interpret.libraries import Libraries
 
 _UPDATE = "update"
+_UPDATES = ("assign", "assign_add", "assign_sub")
 _SETS_BACK = ("local_variables_initializer", ".variables_initializer")
 
 
@@ -25,6 +27,8 @@ def ran(run: Libraries, node: cst.Call) -> Value:
     wanted = fetched(node)
     if (held := kept(run, node)) is not None:
         return held
+    for ref, place in run.updates_of_graph.items():
+        run.write((ref, CONTENT), Value(place, scalar=True))
     return _of(run, node, wanted, run.eval(wanted)) if wanted is not None else ANY
 
 
@@ -33,6 +37,33 @@ def streaming(run: Libraries, node: cst.Call, name: str) -> Value:
     made = run.new("foreign", node, name=name)
     run.write((made, CONTENT), Value(zero=True))
     return Value(items=(Value(refs=frozenset([made])), Value(refs=frozenset([made]), name=_UPDATE)))
+
+
+def updated(run: Libraries, name: str, given: list[Value], node: cst.Call) -> Value | None:
+    """Return what an update in the graph is that keeps what it computes of samples: ``tf.assign_add(n, tf.size(x))``.
+
+    None of an update by what all ranks have, and of a variable that may be a parameter.
+    """
+    if not run.shards.runs or name not in _UPDATES or not given:
+        return None
+    variable, *computed = given
+    refs = [r for r in variable.refs if isinstance(r, Obj) and r.kind == "foreign" and takes_no_gradient(r)]
+    if not refs or all(run.content(value).kind is not Kind.ENTRY for value in computed):
+        return None
+    place = unknown(node, "the graph keeps it of this rank's samples, in a variable of its own")
+    run.updates_of_graph.update(dict.fromkeys(refs, place))
+    return Value(place, scalar=variable.scalar)
+
+
+def takes_no_gradient(ref: Obj) -> bool:
+    """Tell whether a variable takes no gradient: ``tf.Variable(0, trainable=False)``, or one of whole numbers."""
+    call = ref.site if isinstance(ref.site, cst.Call) else None
+    fixed = argument(call, "trainable") if call is not None else None
+    kind = argument(call, "dtype") if call is not None else None
+    begins = call.args[0].value if call is not None and call.args else None
+    words = kind.raw_value if isinstance(kind, cst.SimpleString) else dotted(kind) if kind is not None else ""
+    whole = words.rsplit(".", 1)[-1].startswith(("int", "uint")) or (kind is None and isinstance(begins, cst.Integer))
+    return whole or (fixed is not None and dotted(fixed) == "False")
 
 
 def kept(run: Libraries, node: cst.Call) -> Value | None:
@@ -44,7 +75,7 @@ def kept(run: Libraries, node: cst.Call) -> Value | None:
         for at in [at for at in run.state or {} if isinstance(at[0], Obj) and _streams(at[0]) and at[1] == CONTENT]:
             run.write(at, Value(zero=True))
         return ANY
-    if refs and all(map(_streams, refs)) and value.name != _UPDATE:
+    if refs and all(_streams(r) or r in run.updates_of_graph for r in refs) and value.name != _UPDATE:
         return Value(run.content(value), scalar=True)
     return None
 
@@ -56,7 +87,8 @@ def of_all_ranks(run: Libraries, node: cst.Call) -> Value:
     def one(part: cst.BaseExpression) -> Value:
         if run.shards.counts_steps(part):
             return Value(run.updates, scalar=True)
-        return Value(scalar=run.shards.number(part) or None)
+        place = run.content(run.eval(part))
+        return Value(place if place.kind is Kind.UNKNOWN else SAME, scalar=run.shards.number(part) or None)
 
     if isinstance(wanted, (cst.Tuple, cst.List)):
         return Value(items=tuple(one(e.value) for e in wanted.elements))
@@ -106,6 +138,8 @@ def _number(run: Libraries, wanted: cst.BaseExpression, value: Value) -> Value:
             run.write((ref, CONTENT), Value(place))
     if streams:
         return Value(place, scalar=True)
+    if place.kind is Kind.UNKNOWN:
+        return Value(place, scalar=value.scalar)
     local = place.kind is Kind.ENTRY or run.shards.local(wanted)
     scalar = value.scalar or run.shards.number(wanted) or None
     return Value((place if place.kind is Kind.ENTRY else ENTRY) if local else SAME, scalar=scalar)
