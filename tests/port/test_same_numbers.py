@@ -21,6 +21,7 @@ SCRIPTS = (
     "numbers_of_meters.py",
     "numbers_of_own_classes.py",
     "numbers_beside_counts.py",
+    "numbers_of_keys.py",
     "numbers_of_chosen.py",
 )
 

@@ -340,7 +340,8 @@ class Containers(IterationNumbers):
         for source in arg.refs:
             if isinstance(source, Obj) and source.kind == "dict":
                 for key, value in self.fields(source):
-                    self.put(ref, None if key in (REST, GROWN) else key, value)
+                    if value.name != "empty":
+                        self.put(ref, None if key in (REST, GROWN) else key, value)
                 return
         held = (self.state or {}).get((ref, REST))
         entry = self.entries(arg)
@@ -482,15 +483,16 @@ class Containers(IterationNumbers):
     def _by_default(self, made: Obj, node: cst.Call, args: list[Value]) -> None:
         """Put what a defaultdict makes for a key that it lacks under its unknown keys."""
         called = self.script.name_of(node.args[0].value) if node.args else ""
-        kinds = {"builtins.list": "list", "builtins.set": "set", "builtins.dict": "dict"}
+        kinds = {"builtins.list": "list", "builtins.set": "set", "builtins.dict": "dict", "collections.Counter": "dict"}
         if called in kinds:
-            entry = self.new(kinds[called], node, "entry")
+            entry = self.new(kinds[called], node, "entry", name="counter" if called.endswith("Counter") else "")
             self.write((made, REST), Value(refs=frozenset([entry]), zero=True))
         elif args and any(not isinstance(r, Obj) for r in args[0].refs):
             self.write((made, REST), self.call_value(args[0], [], {}, node))
         entry_now = (self.state or {}).get((made, REST), ANY)
         inner = self.reachable([entry_now])
-        own = all(r.kind in ("list", "set", "deque", "instance") for r in inner) and len(entry_now.refs) == 1
+        own = all(r.kind in ("list", "set", "deque", "instance") or r.name == "counter" for r in inner)
+        own = own and len(entry_now.refs) == 1
         if inner and own and called != "builtins.dict":
             self.anew[made] = {r: self.fields(r) for r in inner}
 

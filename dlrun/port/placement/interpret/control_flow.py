@@ -364,7 +364,7 @@ class ControlFlow(Statements):
         else:
             if not own:
                 self.plain_loops.add(node)
-            items = self._zipped(node.iter) if node.iter in self.zipped else self._listed(over)
+            items = self._zipped(node.iter) if node.iter in self.zipped else self.listed(over)
             if items is not None:
                 self._unrolled(node, items)
             else:
@@ -419,7 +419,7 @@ class ControlFlow(Statements):
             return False
         return any(_is_loader(r) or self._wraps_whole(r, deep - 1) for value in held for r in value.refs)
 
-    def _listed(self, over: Value) -> list[Value] | None:
+    def listed(self, over: Value) -> list[Value] | None:
         """Return the entries of a tuple or list that are all known, in order."""
         if over.name == "parallel":
             return self._numbered_entries(over)
@@ -442,12 +442,12 @@ class ControlFlow(Statements):
     def _numbered_entries(self, over: Value) -> list[Value] | None:
         """Return what ``enumerate`` makes of a list whose entries are all known: each with its number."""
         first = over.items[0].name.removeprefix(FROM) if over.items and over.refs else ""
-        entries = self._listed(replace(over, items=None, name="")) if first.isdigit() else None
+        entries = self.listed(replace(over, items=None, name="")) if first.isdigit() else None
         return entries and [Value(items=(constant(int(first) + k), entry)) for k, entry in enumerate(entries)]
 
     def _zipped(self, over: cst.BaseExpression) -> list[Value] | None:
         """Return the entries side by side of tuples and lists whose entries are all known."""
-        sides = [self._listed(value) for value in self.zipped.get(over, ())]
+        sides = [self.listed(value) for value in self.zipped.get(over, ())]
         if not sides or any(side is None for side in sides):
             return None
         rows = list(zip(*(side for side in sides if side is not None), strict=False))

@@ -297,6 +297,10 @@ class Exits(LibraryRows):
         named = [(node, path.key) for path in found.get(owner if inside else at, [])[:1]]
         goes_on = not (zero or serial) or (variable and (self._in_checkpoint(owner) or self.count_on & {*named}))
         counts = place.adds <= {"same", "scaled"} and goes_on and how == "total" and (variable or not inside)
+        if owner is not None:  # reduced with what holds it: a named tuple, the entries of a dict under any key
+            box = found.get(owner, [])[:1]
+            with_all = (owner.kind == "instance" and self.fixed(owner.cls)) or (box and box == found.get(at, [])[:1])
+            counts = counts and not with_all
         if counts and self.whole is None and self.beside_serial.isdisjoint(named):
             self.counters.update(named)
             self.counted_at.update(dict.fromkeys(named, at))

@@ -38,6 +38,7 @@ def _literal(node: cst.Integer | cst.Float | cst.SimpleString) -> Value:
     return constant(node.evaluated_value)
 
 
+_HOLDS = (cst.DictComp, cst.ListComp, cst.Dict, cst.List)
 GOES_THROUGH = "it goes through a share of the batches; what a for loop leaves is reduced behind it"
 
 
@@ -249,7 +250,8 @@ class Expressions(Machine):
             spread = next(iter(value.refs), None) if len(value.refs) == 1 else None
             known = isinstance(spread, Obj) and spread.kind == "dict"
             for key, held in self.fields(spread) if known else [(REST, self.entries(value))]:
-                self.put(made, key if key.startswith("[") else None, held)
+                if held.name != "empty":
+                    self.put(made, key if key.startswith("[") else None, held)
         return Value(refs=frozenset([made]), zero=not node.elements)
 
     def put(self, made: Obj, key: str | None, value: Value) -> None:
@@ -376,6 +378,7 @@ class Expressions(Machine):
 
     def entry_in(self, ref: Obj, key: str | None, owner: Value) -> Value:
         """Return the entry of an object under ``key``; of one that is not known any of them."""
+        key = self.from_end(ref, key)
         if key is not None and (held := self.read((ref, key))) is not None:
             return self.entry_of(held, key)
         if ref.kind == "foreign" and (among := self.read((ref, REST))) is not None:
@@ -393,6 +396,14 @@ class Expressions(Machine):
                 joined(self.entry_of(v, k) for k, v in parts) if parts else self.entries(Value(refs=frozenset([ref])))
             )
         return Value(zero=True)  # of a defaultdict, or not there
+
+    def from_end(self, ref: Obj, key: str | None) -> str | None:
+        """Return the key of an entry of a list that is counted from its end, where all entries are known."""
+        if key is None or not key.startswith("[-") or ref.kind != "list":
+            return key
+        fields = [k for k, v in self.fields(ref) if k.startswith("[") and v.name != "empty"]
+        at = len(fields) + int(key[1:-1])
+        return f"[{at}]" if at >= 0 and all(k[1:-1].isdigit() for k in fields) else key
 
     def _by_key_of(self, ref: Obj, key: str | None) -> Value | None:
         """Return the list or set that a defaultdict makes for a key that is known, apart from those of other keys."""
@@ -413,12 +424,21 @@ class Expressions(Machine):
             value = replace(held, refs=others.union(*(v.refs for v in inner)))
             self.write((made, name), value)
             self.born[made, name] = value
+        if ref in self.anew and made not in self.anew:  # a defaultdict of defaultdicts
+            copies = [self.new(r.kind, r.site, tag, cls=r.cls, name=r.name) for r in self.anew[ref]]
+            self.anew[made] = {copy: self.fields(copy) for copy in copies}
         return Value(refs=frozenset([made]), zero=ref.kind != "instance")
 
     def _comprehension(self, node: Any, kind: str) -> Value:
         frame = self.frame_of(node, self.frame, function=node, parent=self.frame)
         before, self.frame = self.frame, frame
         made = self.new(kind, node, "made")
+        if (entries := self._each_apart(node)) is not None:
+            self._put_each(made, node, entries)
+            self.frame = before
+            if not encloses(node):
+                self.forget(frame)
+            return Value(refs=frozenset([made]))
         self.looping += 1
         diverging, shared = self._generate(node.for_in)
         key = self.eval(node.key) if isinstance(node, cst.DictComp) else None
@@ -444,6 +464,27 @@ class Expressions(Machine):
         else:
             self.write((made, REST if key is None else key_of(key.const) or REST), value)
         return Value(refs=frozenset([made]))
+
+    def listed(self, over: Value) -> list[Value] | None:
+        """Return the entries of what a loop goes through, where all are known; see ``control_flow``."""
+        raise NotImplementedError
+
+    def _each_apart(self, node: Any) -> list[Value] | None:
+        """Return the entries that a dict of containers is made for, one by one, where all are known."""
+        holds = isinstance(node, cst.DictComp) and isinstance(node.value, _HOLDS)
+        if not holds or node.for_in.inner_for_in is not None or node.for_in.ifs:
+            return None
+        return self.listed(self.iterated(self.eval(node.for_in.iter), node.for_in.iter))
+
+    def _put_each(self, made: Obj, node: cst.DictComp, entries: list[Value]) -> None:
+        """Make what a dict holds for each entry: ``{phase: {name: Meter() for name in names} for phase in phases}``."""
+        around = self.unrolled
+        for number, entry in enumerate(entries):
+            self.unrolled = (*around, number)
+            self.assign(node.for_in.target, entry)
+            key = self.eval(node.key)
+            self.put(made, key_of(key_in(key)), self.eval(node.value))
+        self.unrolled = around
 
     def _of_its_own(self, node: Any, value: Value) -> Value:
         """Return an entry of a container; lost where each iteration makes it anew of what the last one left.

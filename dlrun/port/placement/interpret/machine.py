@@ -471,6 +471,8 @@ class Machine:
         functions = any(isinstance(r, (Function, Bound, Method, Class)) for r in held.refs)
         if owner.place.kind is not Kind.ENTRY or held.place.kind is not Kind.SAME or functions:
             return held
+        if owner.refs and not any((ref, key) in self.begun for ref in owner.refs for key in self.keys.get(ref, ())):
+            return held  # of a row that this iteration has made
         items = tuple(self.of_chosen(owner, item) for item in held.items) if held.items is not None else None
         return replace(held.at(owner.place), items=items)
 

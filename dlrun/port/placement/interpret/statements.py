@@ -320,8 +320,9 @@ class Statements(Loops):
             elif index.name == "slice" and ref.kind in ("list", "deque"):
                 self.store_entry(ref, None, index, self.entries(value), target)
             else:
-                value = self._guarded((ref, key or REST), value, source)
-                self.store_entry(ref, key, index, value, target)
+                named = self.from_end(ref, key)
+                value = self._guarded((ref, named or REST), value, source)
+                self.store_entry(ref, named, index, value, target)
 
     def _placed(self, target: cst.Subscript, owner: Value, index: Value, value: Value) -> tuple[Value, Value]:
         """Return a place and what is stored there; unknown where ranks store by numbers of their own iterations.

@@ -1,0 +1,95 @@
+"""Numbers under keys of all kinds: of dicts in dicts, tuples, enumerations, counted from the end; and objects replaced."""
+
+# ruff: noqa
+
+import collections
+import dataclasses
+import enum
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+X = torch.randn(96, 5)
+loader = DataLoader(TensorDataset(X, X.sum(1, keepdim=True)), batch_size=8)
+model = torch.nn.Linear(5, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+
+
+class Part(enum.Enum):
+    LOSS = "loss"
+    N = "n"
+
+
+class Average:
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.sum, self.n = 0.0, 0
+
+    def add(self, value, k=1):
+        self.sum += value * k
+        self.n += k
+
+    @property
+    def mean(self):
+        return self.sum / max(self.n, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    n: int = 0
+    loss: float = 0.0
+
+
+table = collections.defaultdict(lambda: collections.defaultdict(float))
+deep = collections.defaultdict(lambda: collections.defaultdict(lambda: [0, 0.0]))
+parts, pairs, last = {Part.LOSS: 0.0, Part.N: 0}, {("train", "loss"): 0.0, ("train", "n"): 0}, [0.0, 0]
+united, state = dict(n=0), State()
+averages = {phase: {name: Average() for name in ("loss", "mae")} for phase in ("train", "val")}
+counts = collections.defaultdict(collections.Counter)
+for epoch in range(2):
+    for phase in averages:
+        for average in averages[phase].values():
+            average.reset()
+        for x, y in loader:
+            if phase == "train":
+                opt.zero_grad()
+                loss = torch.nn.functional.mse_loss(model(x), y)
+                loss.backward()
+                opt.step()
+            else:
+                with torch.no_grad():
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+            deep[phase][epoch][0] += 1
+            deep[phase][epoch][1] += loss.item()
+            averages[phase]["loss"].add(loss.item(), len(x))
+            averages[phase]["mae"].add((model(x) - y).abs().mean().item(), len(x))
+        print("deep", phase, deep[phase][epoch][0], deep[phase][epoch][1])
+        print("averages", phase, *(f"{k}={m.mean:.4f} of {m.n}" for k, m in averages[phase].items()))
+    for x, y in loader:
+        opt.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        opt.step()
+        table["train"]["n"] += 1
+        table["train"]["loss"] += loss.item()
+        parts[Part.LOSS] += loss.item()
+        parts[Part.N] += 1
+        pairs["train", "loss"] += loss.item()
+        pairs[("train", "n")] += 1
+        last[-1] += 1
+        last[-2] += loss.item()
+        united |= {"n": united["n"] + 1}
+        state = dataclasses.replace(state, n=state.n + 1, loss=state.loss + loss.item())
+        counts["train"]["batches"] += 1
+        counts["train"]["samples"] += len(x)
+    print("table", table["train"]["n"], table["train"]["loss"])
+    print("parts", parts[Part.LOSS] / parts[Part.N], parts[Part.N])
+    for part in Part:
+        print("part", part.name, parts[part])
+    print("pairs", pairs["train", "loss"] / pairs["train", "n"], pairs["train", "n"])
+    print("last", last[-1], last[0], united["n"])
+    print("state", state.n, state.loss, state.loss / state.n, state)
+    print("counts", counts["train"]["batches"], counts["train"]["samples"])
