@@ -117,3 +117,29 @@ def test_the_order_of_the_passes_does_not_matter(seed):
 )
 def test_odd_input_is_refused_in_a_sentence_or_ported(source):
     outcome(source)
+
+
+KEYED = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+loaders = {}
+for name in ("train", "val"):
+    loaders[name] = DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), 8)
+for name in loaders:
+    loaders[name] = loaders[name]
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+weights = model.state_dict()
+for epoch in range(2):
+    for phase in loaders:
+        for x, y in loaders[phase]:
+            loss = (model(x) - y).pow(2).mean()
+            if phase == "train":
+                opt.zero_grad()
+                loss.backward()
+                opt.step()
+"""
+
+
+def test_a_loop_over_a_dicts_keys_that_fills_it_is_followed() -> None:
+    source = KEYED + "for name in weights:\n    weights[name] = weights[name] * 0.5\n"
+    assert "dl.gradients(opt)" in port(source).text

@@ -7,6 +7,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import Interpreter
+from dlrun.port.placement.interpret.exits import Exit
 from dlrun.port.placement.values import MIXED, Kind, Value, is_serial
 from dlrun.port.program.script import Script, walk
 
@@ -22,9 +23,11 @@ def beside_sums(run: Interpreter) -> set[tuple[cst.CSTNode, Any]]:
     """
     found: dict[tuple[cst.CSTNode, Any], None] = {}
     for node, values in run.seen.items():
-        summed = any(v.place.kind is Kind.SAME and v.reduced and not run.counters.issuperset(_keys(v)) for v in values)
+        summed = any(
+            v.place.kind is Kind.SAME and v.reduced and not run.counters.issuperset(keys_of(v)) for v in values
+        )
         if summed or beside_counts(run, node) or any(v.place == MIXED for v in values):
-            found.update(dict.fromkeys(key for v in values if v.place.kind is Kind.COUNT for key in _keys(v)))
+            found.update(dict.fromkeys(key for v in values if v.place.kind is Kind.COUNT for key in keys_of(v)))
     asked = {run.counted_at[key] for key in found if key in run.counted_at}
     for node, values in run.seen.items() if asked else ():
         asked -= {v.place.at for v in values if v.place.at in asked and not _counts_on(run.script, node)}
@@ -36,7 +39,7 @@ def beside_counts(run: Interpreter, node: cst.CSTNode) -> bool:
     values = run.seen.get(node, ()) if node in run.in_unrolled else ()
     if not any(v.place.kind in (Kind.COUNT, Kind.INDEX) and v.scalar for v in values):
         return False
-    others = [v for v in values if not v.refs and v.items is None and not (v.pending and run.counters >= {*_keys(v)})]
+    others = [v for v in values if not v.refs and v.items is None and not (v.pending and run.counters >= {*keys_of(v)})]
     return any(is_serial(v, True) for v in others)
 
 
@@ -48,11 +51,12 @@ def _in_checkpoints(run: Interpreter) -> set[tuple[cst.CSTNode, Any]]:
         return set()
     saved = [sink for sinks in run.sinks.values() for sink in sinks if names.get(sink.call) in _SAVES]
     shown = [value for sink in saved for part in sink.shows for node in walk(part) for value in run.seen.get(node, ())]
-    return {key for value in shown for key in _keys(value)}
+    return {key for value in shown for key in keys_of(value)}
 
 
-def _keys(value: Value) -> list[tuple[cst.CSTNode, Any]]:
-    return [(made.loop, made.path.key) for made in value.pending]
+def keys_of(value: Value) -> list[tuple[cst.CSTNode, Any]]:
+    """Return the reductions that make ``value`` serial: each by its loop and what it names."""
+    return [(made.loop, made.path.key) for made in value.pending if isinstance(made, Exit)]
 
 
 def _counts_on(script: Script, node: cst.CSTNode) -> bool:

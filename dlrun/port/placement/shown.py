@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.placement import cadences
+from dlrun.port.placement.beside_sums import keys_of
 from dlrun.port.placement.decisions import Decisions
 from dlrun.port.placement.interpret.machine import Sink
 from dlrun.port.placement.shown_counts import COUNTED
@@ -63,8 +64,7 @@ class Shown(Decisions):
 
     def _is_reduced(self, value: Value) -> bool:
         """Tell whether ``value`` is what a reduction behind a loop makes serial; counters go on without one."""
-        exits = ((made.loop, made.path.key) for made in value.pending)
-        return value.place == SAME and not self.run.counters.issuperset(exits)
+        return value.place == SAME and not self.run.counters.issuperset(keys_of(value))
 
     def _alike_in_all_calls(self, number: cst.CSTNode) -> bool:
         """Tell whether one reduction of ``number`` is right in all calls of its function."""

@@ -153,10 +153,13 @@ def turned(value: cst.CSTNode, path: Path) -> cst.CSTNode | None:
     return None
 
 
-def keys_are_written(flow: Flow, entries: cst.CSTNode, alone: bool = False) -> bool:
+def keys_are_written(
+    flow: Flow, entries: cst.CSTNode, alone: bool = False, within: frozenset[str] = frozenset()
+) -> bool:
     """Tell whether ``entries`` are those of a dict whose keys are all written out, and so alike on all ranks.
 
     They are the items of one, or (``alone``) its keys: ``for phase in loaders``, ``for phase in sorted(loaders)``.
+    A loop over a dict (of those ``within``) brings it no new keys: ``for k in weights: weights[k] = ...``.
     """
     while isinstance(entries, cst.Call) and flow.script.name_of(entries.func) in _ROWS and entries.args:
         entries = entries.args[0].value
@@ -166,35 +169,40 @@ def keys_are_written(flow: Flow, entries: cst.CSTNode, alone: bool = False) -> b
     made = [o.node for o in flow.origins(box)] if box is not None else []
     begun = [key for n in made for key, _ in pairs(n)]
     code = flow.script.code(box) if box is not None else ""
+    if code and code in within:
+        return True
+    within |= {code}
     boxes = [t.target for n in flow.script.of(cst.Assign) for t in n.targets if isinstance(t.target, cst.Subscript)]
     filled = [entry for entry in boxes if flow.script.code(entry.value) == code]
-    dicts = bool(made) and all(isinstance(n, cst.Dict) or flow.keyworded(n) or _keyed_alike(flow, n) for n in made)
-    written = all(_text(entry) is not None or _turns_written(flow, _key(entry)) for entry in filled)
+    dicts = bool(made) and all(
+        isinstance(n, cst.Dict) or flow.keyworded(n) or _keyed_alike(flow, n, within) for n in made
+    )
+    written = all(_text(entry) is not None or _turns_written(flow, _key(entry), within) for entry in filled)
     return dicts and all(isinstance(key, cst.SimpleString) for key in begun) and written
 
 
-def _keyed_alike(flow: Flow, made: cst.CSTNode) -> bool:
+def _keyed_alike(flow: Flow, made: cst.CSTNode, within: frozenset[str]) -> bool:
     """Tell whether the keys of a dict are those of a loop: ``{p: loader(p) for p in ["train", "val"]}``."""
     if isinstance(made, cst.Call) and flow.script.name_of(made.func) == "builtins.dict" and len(made.args) == 1:
-        return _texts(flow, made.args[0].value, first=True)
-    return isinstance(made, cst.DictComp) and _turns_written(flow, made.key)
+        return _texts(flow, made.args[0].value, True, within)
+    return isinstance(made, cst.DictComp) and _turns_written(flow, made.key, within)
 
 
-def _turns_written(flow: Flow, key: cst.CSTNode | None) -> bool:
+def _turns_written(flow: Flow, key: cst.CSTNode | None, within: frozenset[str]) -> bool:
     """Tell whether ``key`` is bound by loops alone, each of which goes through texts that are written out."""
     bound = flow.bindings(key) if isinstance(key, cst.Name) else []
     turns = [b for b in bound if b.path in (("each",), ("each", 0)) and b.value is not None]
-    return bool(bound) and bound == turns and all(_texts(flow, b.value, b.path != ("each",)) for b in turns)
+    return bool(bound) and bound == turns and all(_texts(flow, b.value, b.path != ("each",), within) for b in turns)
 
 
-def _texts(flow: Flow, entries: cst.CSTNode | None, first: bool = False) -> bool:
+def _texts(flow: Flow, entries: cst.CSTNode | None, first: bool, within: frozenset[str]) -> bool:
     """Tell whether a loop over ``entries`` gets texts that are written out, or as the ``first`` of what it gets."""
     if isinstance(entries, cst.Call) and flow.script.name_of(entries.func) == "builtins.zip" and first:
-        return bool(entries.args) and _texts(flow, entries.args[0].value)
+        return bool(entries.args) and _texts(flow, entries.args[0].value, False, within)
     made = [o.node for o in flow.origins(entries)] if entries is not None and not first else []
     if made and all(isinstance(n, (cst.List, cst.Tuple)) for n in made):
         return all(isinstance(e.value, cst.SimpleString) for n in made for e in n.elements)  # type: ignore[attr-defined]
-    return entries is not None and keys_are_written(flow, entries, alone=not first)
+    return entries is not None and keys_are_written(flow, entries, not first, within)
 
 
 def _key(entry: cst.Subscript) -> cst.CSTNode | None:

@@ -292,7 +292,11 @@ class Exits(LibraryRows):
             else bool(before is not None and self._is_zero(before))
         )
         variable = owner is not None and owner.name.endswith("Variable") and at[1] == CONTENT
-        earlier = before is not None and before.reduced and all(made.loop is not node for made in before.pending)
+        earlier = (
+            before is not None
+            and before.reduced
+            and all(getattr(made, "loop", None) is not node for made in before.pending)
+        )
         serial = earlier and not self.looping  # another loop has made it serial, once and for all
         named = [(node, path.key) for path in found.get(owner if inside else at, [])[:1]]
         goes_on = not (zero or serial) or (variable and (self._in_checkpoint(owner) or self.count_on & {*named}))
