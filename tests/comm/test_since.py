@@ -6,7 +6,7 @@ from collections import Counter, defaultdict, deque
 
 import numpy as np
 import pytest
-from dl_comm.reduction.since import added, grown, joined, put_back, snapshot
+from dl_comm.reduction.since import added, grown, joined, of_kind, put_back, snapshot
 
 
 def test_a_snapshot_does_not_change_with_what_it_was_taken_of():
@@ -156,3 +156,26 @@ def test_what_was_marked_as_unset_takes_the_value_of_the_rank_that_set_it():
 
 def test_a_list_that_was_not_there_before_is_gathered_whole():
     assert grown([1, 2], None) == [1, 2] and joined(None, [1, 2, 3]) == [1, 2, 3]
+
+
+class Rows(list):
+    """A list of a script's class."""
+
+
+class Elsewhere(list):
+    """Keeps its entries elsewhere than in the list that it is, as Keras' ListWrapper does."""
+
+    def __init__(self, entries=()):
+        self.kept = [*entries]
+
+    def __len__(self):
+        return len(self.kept)
+
+
+def test_a_list_keeps_its_class_and_attributes_where_it_holds_its_entries_itself() -> None:
+    rows = Rows([1.0])
+    rows.n = 3
+    made = of_kind(rows, [1.0, 2.0])
+    assert type(made) is Rows and made == [1.0, 2.0] and made.n == 3
+    assert of_kind([1.0], [2.0]) == [2.0] and of_kind(Elsewhere([1.0]), [2.0]) == [2.0]
+    assert type(of_kind(Elsewhere([1.0]), [2.0])) is list

@@ -21,6 +21,28 @@ class Part(enum.Enum):
     N = "n"
 
 
+class Level(enum.IntEnum):
+    LOW = 0
+    HIGH = 1
+
+
+class Name(str, enum.Enum):
+    LOSS = "loss"
+    N = "n"
+
+
+class Nine(enum.Enum):
+    A = 1
+    B = 2
+    C = 3
+    D = 4
+    E = 5
+    F = 6
+    G = 7
+    H = 8
+    I = 9
+
+
 class Average:
     def __init__(self):
         self.reset()
@@ -49,6 +71,7 @@ parts, pairs, last = {Part.LOSS: 0.0, Part.N: 0}, {("train", "loss"): 0.0, ("tra
 united, state = dict(n=0), State()
 averages = {phase: {name: Average() for name in ("loss", "mae")} for phase in ("train", "val")}
 counts = collections.defaultdict(collections.Counter)
+levels, named, nine = [0, 0.0], {"loss": 0.0, "n": 0}, {each: 0 for each in Nine}
 for epoch in range(2):
     for phase in averages:
         for average in averages[phase].values():
@@ -83,6 +106,12 @@ for epoch in range(2):
         last[-2] += loss.item()
         united |= {"n": united["n"] + 1}
         state = dataclasses.replace(state, n=state.n + 1, loss=state.loss + loss.item())
+        levels[Level.LOW] += 1
+        levels[Level.HIGH] += loss.item()
+        named[Name.LOSS] += loss.item()
+        named[Name.N] += 1
+        for each in Nine:
+            nine[each] += 1
         counts["train"]["batches"] += 1
         counts["train"]["samples"] += len(x)
     print("table", table["train"]["n"], table["train"]["loss"])
@@ -92,4 +121,6 @@ for epoch in range(2):
     print("pairs", pairs["train", "loss"] / pairs["train", "n"], pairs["train", "n"])
     print("last", last[-1], last[0], united["n"])
     print("state", state.n, state.loss, state.loss / state.n, state)
+    print("levels", levels[0], levels[1], levels[Level.LOW] + Level.HIGH, named["loss"], named["n"])
+    print("nine", sum(nine.values()), nine[Nine.I])
     print("counts", counts["train"]["batches"], counts["train"]["samples"])

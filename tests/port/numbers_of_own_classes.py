@@ -108,6 +108,10 @@ class History(list):
         super().append(value)
 
 
+class Bare(list):
+    __slots__ = ()
+
+
 class Counted:
     total = 0
 
@@ -130,7 +134,7 @@ class Average:
 
 
 fields, meters, group, each = Fields(), Meters(), Group(Meter(), Meter()), OneByOne(Meter(), Meter())
-default, history, counted, average = Default(), History(), Counted(), Average()
+default, history, counted, average, bare = Default(), History(), Counted(), Average(), Bare()
 several, pair, named = [Meter(), Meter()], (Meter(), Meter()), {"a": Meter(), "b": Meter()}
 lazy = collections.defaultdict(Meter)
 for epoch in range(2):
@@ -152,6 +156,7 @@ for epoch in range(2):
         default["loss"][1] += 1
         Log().n += 1
         history.append(value)
+        bare.append(value)
         counted.tick()
         average += value
         lazy["a"].put(value)
@@ -181,6 +186,7 @@ for epoch in range(2):
     print("groups", [m.n for m in group], sum(m.sum for m in group), [m.n for m in each], sum(m.sum for m in each))
     print("default", default["loss"], len(default), Log().n, Counted.total, type(counted).total)
     print("history", history.n, sum(history) / len(history), len(history), f"{average:.4f}")
+    print("bare", sum(bare), len(bare), type(bare).__name__)
     for name, meter in lazy.items():
         print("lazy", name, meter.n, meter.sum)
     print("several", sum(m.n for m in several), sum(m.sum for m in several))

@@ -164,12 +164,15 @@ def _stayed(value: deque[Any], before: deque[Any]) -> int:
 
 
 def of_kind(like: Any, entries: Any) -> Any:
-    """Return a list of the class of ``like``, a list of the script's class, with all else that it holds."""
+    """Return a list of the class of ``like``, a list of the script's class, with all else that it holds.
+
+    One that keeps its entries elsewhere, as Keras' ``ListWrapper`` does, becomes a plain list.
+    """
     kind = type(like)
-    if not isinstance(like, list) or kind is list:
+    if not isinstance(like, list) or kind is list or kind.__len__ is not list.__len__:
         return entries
-    made = kind.__new__(kind)
-    vars(made).update(vars(like))
+    made: Any = list.__new__(kind)
+    made.__dict__.update(vars(like)) if hasattr(like, "__dict__") else None
     list.extend(made, entries)
     return made
 

@@ -12,7 +12,7 @@ from dlrun.port.placement.values import MIXED, Kind, Value, is_serial
 from dlrun.port.program.script import Script, walk
 
 _SAVES = ("save", "dump", "save_checkpoint")
-_LOADS = ("load", "restore")
+_LOADS = ("load", "restore", "safe_load")
 
 
 def beside_sums(run: Interpreter) -> set[tuple[cst.CSTNode, Any]]:
@@ -45,8 +45,7 @@ def beside_counts(run: Interpreter, node: cst.CSTNode) -> bool:
 
 def _in_checkpoints(run: Interpreter) -> set[tuple[cst.CSTNode, Any]]:
     """Return the counters that a checkpoint keeps, where the script loads any."""
-    called = {call: run.script.name_of(call.func) for call in run.script.of(cst.Call)}
-    names = {call: name.rpartition(".")[2] for call, name in called.items() if not name.startswith("json.")}
+    names = {call: run.script.name_of(call.func).rpartition(".")[2] for call in run.script.of(cst.Call)}
     if not any(name.startswith(_LOADS) for name in names.values()):
         return set()
     saved = [sink for sinks in run.sinks.values() for sink in sinks if names.get(sink.call) in _SAVES]

@@ -85,7 +85,8 @@ class Classes(Containers):
         return frozen or any(base.endswith("NamedTuple") for base in self.foreign_bases(cls))
 
     def _is_enumeration(self, cls: Class) -> bool:
-        return any(name.endswith(("Enum", "Flag")) for name in self.foreign_bases(cls))
+        """Tell whether the members of a class are no numbers and no texts, as those of an ``IntEnum`` are."""
+        return {*self.foreign_bases(cls)} == {"enum.Enum"}
 
     def members(self, cls: Class) -> list[Value]:
         """Return the members of an enumeration of the program's, in their order; of another class none."""

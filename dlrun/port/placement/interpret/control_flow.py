@@ -427,7 +427,8 @@ class ControlFlow(Statements):
             return list(over.items)
         ref = next(iter(over.refs), None)
         if len(over.refs) == 1 and isinstance(ref, Class):
-            return self.members(ref)[:_UNROLLED] or None
+            members = self.members(ref)
+            return members if 0 < len(members) <= _UNROLLED else None
         if len(over.refs) == 1 and isinstance(ref, Obj) and ref.kind == "dict":
             keys = self.known_keys(ref)
             return keys if keys and len(keys) <= _UNROLLED else None

@@ -301,10 +301,7 @@ class Exits(LibraryRows):
         named = [(node, path.key) for path in found.get(owner if inside else at, [])[:1]]
         goes_on = not (zero or serial) or (variable and (self._in_checkpoint(owner) or self.count_on & {*named}))
         counts = place.adds <= {"same", "scaled"} and goes_on and how == "total" and (variable or not inside)
-        if owner is not None:  # reduced with what holds it: a named tuple, the entries of a dict under any key
-            box = found.get(owner, [])[:1]
-            with_all = (owner.kind == "instance" and self.fixed(owner.cls)) or (box and box == found.get(at, [])[:1])
-            counts = counts and not with_all
+        counts = counts and (owner is None or not self._goes_with(owner, at, found))
         if counts and self.whole is None and self.beside_serial.isdisjoint(named):
             self.counters.update(named)
             self.counted_at.update(dict.fromkeys(named, at))
@@ -369,6 +366,12 @@ class Exits(LibraryRows):
             return replace(value, place=SAME, pending=pending, reduced=True)
         name = value.name if value.name == "tuple" else ""
         return Value(order, refs=value.refs, name=name, scalar=value.scalar, pending=pending, reduced=True)
+
+    def _goes_with(self, owner: Obj, at: Location, found: dict[Any, list[Path]]) -> bool:
+        """Tell whether a field is reduced with all of ``owner``: a fixed object, or the entries of a dict."""
+        box = found.get(owner, [])[:1]
+        fixed = owner.kind == "instance" and self.fixed(owner.cls)
+        return fixed or (bool(box) and box == found.get(at, [])[:1])
 
     def _in_checkpoint(self, owner: Obj | None) -> bool:
         """Tell whether a checkpoint holds a variable: a later run may go on from what it is inside the loop."""

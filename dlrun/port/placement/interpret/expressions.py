@@ -38,6 +38,7 @@ def _literal(node: cst.Integer | cst.Float | cst.SimpleString) -> Value:
     return constant(node.evaluated_value)
 
 
+_NAMED = (cst.Name, cst.Attribute, cst.Tuple, cst.List)  # what may be evaluated twice
 _HOLDS = (cst.DictComp, cst.ListComp, cst.Dict, cst.List)
 GOES_THROUGH = "it goes through a share of the batches; what a for loop leaves is reduced behind it"
 
@@ -472,9 +473,10 @@ class Expressions(Machine):
     def _each_apart(self, node: Any) -> list[Value] | None:
         """Return the entries that a dict of containers is made for, one by one, where all are known."""
         holds = isinstance(node, cst.DictComp) and isinstance(node.value, _HOLDS)
-        if not holds or node.for_in.inner_for_in is not None or node.for_in.ifs:
+        over = node.for_in.iter
+        if not holds or node.for_in.inner_for_in is not None or node.for_in.ifs or not isinstance(over, _NAMED):
             return None
-        return self.listed(self.iterated(self.eval(node.for_in.iter), node.for_in.iter))
+        return self.listed(self.eval(over))
 
     def _put_each(self, made: Obj, node: cst.DictComp, entries: list[Value]) -> None:
         """Make what a dict holds for each entry: ``{phase: {name: Meter() for name in names} for phase in phases}``."""

@@ -60,7 +60,7 @@ class Given(Protocols):
         """
         if isinstance(self.script.parents.get(node), cst.Expr) or not (objects := self.objects_in(given)):
             return None
-        if any(self.member(ref.cls, name) is not None for ref in objects for name in _OF_DATA):
+        if any(self.member(ref.cls, method) is not None for ref in objects for method in _OF_DATA):
             return None  # data: a loader's samples come of it
         others = combine(self.content(value) for value in given if not self.objects_in([value]))
         made = self.new("foreign", node, name=name)

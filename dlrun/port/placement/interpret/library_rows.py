@@ -128,12 +128,10 @@ class LibraryRows(Calls):
         called, sources = self.script.name_of(node.func).rpartition(".")[2], args[:1]
         if called in ("takewhile", "dropwhile"):
             sources = args[1:]
-        elif called in ("chain", "from_iterable"):
-            sources = (
-                args
-                if called == "chain"
-                else [inner for each in args for inner in self._parts_of([each]) or [self.entries(each)]]
-            )
+        elif called == "chain":
+            sources = args
+        elif called == "from_iterable":
+            sources = [inner for each in args for inner in self._parts_of([each]) or [self.entries(each)]]
         whole = all(a.place.kind is not Kind.SHARD for a in args)
         objects = self.objects_of(sources, node) if whole and sources != args[:1] else None
         return objects if objects is not None else args[0] if args else ANY

@@ -7,7 +7,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret.classes import Classes
-from dlrun.port.placement.store import REST, VIEW, Function, Obj, key_of
+from dlrun.port.placement.store import REST, VIEW, Function, Obj, key_in, key_of
 from dlrun.port.placement.values import ANY, Kind, Value, joined
 
 _DUNDERS: dict[type[Any], str] = {
@@ -29,8 +29,9 @@ _DUNDERS: dict[type[Any], str] = {
 }
 _IN_PLACE = {"__iadd__": "__add__", "__ior__": "__or__", "__isub__": "__sub__", "__ilshift__": "__lshift__"}
 _PLAIN = ("builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol")
-_GO_THROUGH = ("builtins.", "itertools.", "numpy.", "statistics.")
-_ASK = ("isinstance", "issubclass", "len", "print", "str", "repr", "type", "id", "hasattr", "getattr", "setattr")
+_GO_THROUGH = ("itertools.", "numpy.", "statistics.")
+_TAKE = ("sum", "min", "max", "list", "tuple", "set", "frozenset", "sorted", "reversed", "dict", "iter")
+_BUILTINS = {f"builtins.{name}" for name in (*_TAKE, "enumerate", "zip", "map", "filter", "any", "all")}
 
 
 class Protocols(Classes):
@@ -74,9 +75,9 @@ class Protocols(Classes):
             return None
         if (found := self.dunder(owner, "__getitem__", [index], node)) is not None:
             return found
-        key = key_of(index.const)
+        key = key_of(key_in(index))
         there = key is not None and all((ref, key) in (self.state or {}) for ref in own)
-        if there or index.name == "slice":
+        if there or (key is None and index.name == "slice"):
             return None
         before = dict(self.state or {})
         made = self.dunder(owner, "__missing__", [index], node)
@@ -105,7 +106,7 @@ class Protocols(Classes):
 
     def handed_through(self, name: str, args: list[Value], node: cst.CSTNode) -> list[Value]:
         """Return the arguments of a function that goes through them: ``sum(meters)``, ``zip(names, meters)``."""
-        if not name.startswith(_GO_THROUGH) or name.rpartition(".")[2] in _ASK:
+        if name not in _BUILTINS and not name.startswith(_GO_THROUGH):
             return args
         return [self._bare(self.iterated(value, node), node) for value in args]
 
