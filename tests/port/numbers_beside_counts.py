@@ -3,6 +3,7 @@
 # ruff: noqa
 
 import collections
+import csv
 import json
 from dataclasses import asdict, dataclass
 
@@ -83,3 +84,24 @@ for epoch in range(2):
     for v in (steps, epoch):
         print(v)
     print(mine.mean(), whole.mean(), mine.batches, whole.batches)
+
+# Tables of results that hold counts, too.
+total, seen = 0.0, 0
+for x, y in loader:
+    with torch.no_grad():
+        total += torch.nn.functional.mse_loss(model(x), y).item() * len(x)
+    seen += len(x)
+summary = {"loss": total / len(loader.dataset), "batches": len(loader), "samples": len(loader.dataset), "seen": seen}
+for k, v in summary.items():
+    print(f"{k}: {v}")
+for k, v in [("loss", total / seen), ("batches", len(loader))]:
+    print(k, v)
+with open("summary.csv", "w", newline="") as file:
+    table = csv.writer(file)
+    for k, v in summary.items():
+        table.writerow([k, v])
+with open("summary.csv") as file:
+    print(file.read().split())
+row = dict(loss=total / seen, batches=len(loader), seen=seen)
+print(" ".join(f"{k}={v}" for k, v in row.items()), sorted(row.items()))
+print("\n".join("{}: {}".format(*each) for each in [("loss", total / seen), ("steps", 2 * len(loader))]))

@@ -59,3 +59,48 @@ for epoch in range(2):
     print("epoch", meter.mean(), float(number), len(rows), sum(losses))
     print("several", [(one.n, one.mean()) for one in several], sum(one.n for one in filter(None, several)))
 print("end", meter.mean(), float(number))
+
+
+# Meters that nothing reads but a template by its names.
+class Shown:
+    def __init__(self, name, fmt=":.4f"):
+        self.name, self.fmt = name, fmt
+        self.sum = self.count = self.avg = 0
+
+    def update(self, value, n):
+        self.sum += value * n
+        self.count += n
+        self.avg = self.sum / self.count
+
+    def __str__(self):
+        return ("{name} {avg" + self.fmt + "} {count}").format(**self.__dict__)
+
+
+def show(loss, n, **others):
+    print("shown", loss / n, n, others)
+
+
+for epoch in range(2):
+    first, second, third, fourth = Shown("loss"), Shown("mae", ":.3f"), Shown("max"), Shown("min")
+    held, more, pair = {"loss": 0.0, "n": 0}, {"loss": 0.0, "n": 0, "sum": 0.0}, [0.0, 0]
+    local, steps = 0.0, 0
+    for x, y in loader:
+        with torch.no_grad():
+            out = model(x)
+        value, mae = torch.nn.functional.mse_loss(out, y).item(), (out - y).abs().mean().item()
+        for meter in (first, second, third, fourth):
+            meter.update(value if meter is first else mae, len(x))
+        held["loss"] += value
+        held["n"] += 1
+        more["loss"] += mae
+        more["n"] += 1
+        more["sum"] += out.sum().item()
+        pair[0] += value
+        pair[1] += len(x)
+        local += mae
+        steps += 1
+    print("\t".join(["meters"] + [str(m) for m in (first, second)]))
+    print("{avg:.4f} {count}".format(**vars(third)), "{sum:.4f}".format_map(vars(fourth)))
+    print("{loss:.4f} {n}".format(**held), "{:.4f} {}".format(*pair))
+    print("{local:.4f} {steps}".format(**locals()))
+    show(**more)

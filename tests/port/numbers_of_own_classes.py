@@ -4,6 +4,7 @@
 
 import collections
 import contextlib
+import copy
 import functools
 import itertools
 import operator
@@ -191,3 +192,35 @@ for epoch in range(2):
         print("lazy", name, meter.n, meter.sum)
     print("several", sum(m.n for m in several), sum(m.sum for m in several))
     print("pair", sum(m.n for m in pair), sum(m.sum for m in pair), sum(m.n for m in named.values()))
+
+
+# Objects that earlier epochs have left in a list, beside the one that this epoch fills; and those replaced by others.
+class Row:
+    def __init__(self, epoch):
+        self.epoch, self.sum, self.n = epoch, 0.0, 0
+
+
+Result = collections.namedtuple("Result", "sum n")
+rows, tables, last = [], [], Row(-1)
+for epoch in range(2):
+    rows.append(Row(epoch))
+    table = {"epoch": epoch, "sum": 0.0, "n": 0}
+    tables.append(table)
+    result = Result(0.0, 0)
+    for x, y in loader:
+        value = torch.nn.functional.mse_loss(model(x), y).item()
+        rows[-1].sum += value
+        rows[-1].n += 1
+        table["sum"] += value
+        table["n"] += 1
+        result = result._replace(sum=result.sum + value * len(x), n=result.n + len(x))
+        following = copy.copy(last)
+        following.sum += value
+        following.n += 1
+        last = following
+        with contextlib.suppress(ValueError):
+            for v in y.squeeze(1).tolist():
+                if v < 0:
+                    raise ValueError
+    print("result", result.sum / result.n, *result, last.n if epoch == 0 else "", last.sum)
+    print("rows", [(r.epoch, r.sum / r.n, r.n) for r in rows], tables)

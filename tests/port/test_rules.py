@@ -96,6 +96,11 @@ EXAMPLES = {
     "builtins.complex": Example("acc = 0j", "acc = complex(acc + v)", "acc.real"),
     "copy.copy": Example("acc = []", "acc = copy.copy(acc + [v])"),
     "copy.deepcopy": Example("acc = {'v': 0.0}", "acc = copy.deepcopy({'v': acc['v'] + v})"),
+    "collections.namedtuple": Example(
+        "Row_acc = collections.namedtuple('Row', 'n v')\nacc = Row_acc(0, 0.0)",
+        "acc = Row_acc(acc.n + k, acc.v + v)",
+        "acc.n, acc.v",
+    ),
     "builtins.sum": Example("acc = 0.0", "acc = sum([acc, v])"),
     "math.fsum": Example("acc = 0.0", "acc = math.fsum([acc, v])"),
     "statistics.mean": Example("acc = []", "acc.append(v)", "statistics.mean(acc)"),

@@ -8,6 +8,8 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.interpret.exits import Exit
+from dlrun.port.placement.interpret.machine import Entry
+from dlrun.port.placement.store import Bound, Class, Function, Obj
 from dlrun.port.placement.values import MIXED, Kind, Value, is_serial
 from dlrun.port.program.script import Script, walk
 
@@ -32,6 +34,61 @@ def beside_sums(run: Interpreter) -> set[tuple[cst.CSTNode, Any]]:
     for node, values in run.seen.items() if asked else ():
         asked -= {v.place.at for v in values if v.place.at in asked and not _counts_on(run.script, node)}
     return {key for key in found if run.counted_at.get(key) in asked} - _in_checkpoints(run)
+
+
+def entries_beside_sums(run: Interpreter) -> set[cst.CSTNode]:
+    """Return the counts in literals that are shown beside sums: ``for k, v in {"loss": s, "batches": n}.items(): ...``.
+
+    They are made serial where they are written, unless anything reads them but to be shown.
+    """
+    marked = {mark.node for values in run.seen.values() for v in values for mark in _marks(v)}
+    if not marked:
+        return set()
+    shown = {n for sinks in run.sinks.values() for sink in sinks for part in sink.shows for n in walk(part)}
+    mixed: set[cst.CSTNode] = set()
+    read: set[cst.CSTNode] = set()
+    for node, values in run.seen.items():
+        for value in values:
+            held = {mark.node for mark in _marks(value)}
+            boxes = [n for ref in value.refs if isinstance(ref, Obj) for n in walk(ref.site) if n in marked]
+            if node in shown or _in_text(run.script, node):
+                mixed |= held if value.place == MIXED or value.items else set()
+                mixed |= {n for n in boxes if run.content(value) == MIXED}
+            elif not isinstance(node, cst.Tuple) and not _is_bound(run.script, node):
+                read |= held - {node}
+                read.update(boxes if _handed_out(run, node) else ())
+    return mixed - read
+
+
+def _marks(value: Value) -> list[Entry]:
+    inner = [mark for item in value.items or () for mark in _marks(item)]
+    return [*inner, *(mark for mark in value.pending if isinstance(mark, Entry))]
+
+
+def _is_bound(script: Script, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a name that a loop binds: ``v`` of ``for k, v in rows``."""
+    inner = node
+    for up in script.above(node):
+        if isinstance(up, (cst.For, cst.CompFor)):
+            return up.target is inner
+        if not isinstance(up, (cst.Tuple, cst.List, cst.Element)):
+            return False
+        inner = up
+    return False
+
+
+def _in_text(script: Script, node: cst.CSTNode) -> bool:
+    return any(isinstance(up, cst.FormattedStringExpression) for up in script.above(node))
+
+
+def _handed_out(run: Interpreter, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is handed to a function out of sight, which may count by what it holds."""
+    arg = run.script.parents.get(node)
+    call = run.script.parents.get(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(call, cst.Call):
+        return False
+    within = any(isinstance(ref, (Function, Bound, Class)) for v in run.seen.get(call.func, ()) for ref in v.refs)
+    return not within and not run.script.name_of(call.func).startswith("builtins.")
 
 
 def beside_counts(run: Interpreter, node: cst.CSTNode) -> bool:

@@ -16,7 +16,7 @@ import libcst as cst
 from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression
-from dlrun.port.placement.beside_sums import beside_sums
+from dlrun.port.placement.beside_sums import beside_sums, entries_beside_sums
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.selected import compared_in_order
 from dlrun.port.placement.shards import Cadence, Shards
@@ -43,17 +43,18 @@ def run_with(facts: ScriptFacts, shards: Shards) -> Interpreter:
     """Run the program, again with what is divided where cadences were found."""
     count_on: set[tuple[cst.CSTNode, Any]] = set()
     serial: set[tuple[cst.CSTNode, Any]] = set()
+    entries: set[cst.CSTNode] = set()
     for _ in range(_RUNS):
         run = Interpreter(facts.script, shards)
         run.count_on = count_on
-        run.beside_serial = serial
+        run.beside_serial, run.serial_entries = serial, entries
         run.run()
         found: dict[cst.CSTNode, Cadence] = {c.node: c for c in (*_found(facts, run), *_moved(facts, run))}
         dropped = {(made.loop, made.path.key) for made in run.exits} & run.counters  # reduced behind some calls alone
-        beside = beside_sums(run)
-        if not found and dropped <= count_on and not beside:
+        beside, among = beside_sums(run), entries_beside_sums(run)
+        if not found and dropped <= count_on and not beside and not among:
             break
-        serial = serial | beside
+        serial, entries = serial | beside, entries | among
         count_on = dropped | count_on
         divided_too = shards.divided | found.keys()
         shards = replace(shards, divided=divided_too, cadences=shards.cadences | found)

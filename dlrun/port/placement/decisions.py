@@ -220,7 +220,7 @@ class Decisions(ShownCounts):
             return False
         caught = False
         for up in self.script.above(end):
-            caught = caught or isinstance(up, cst.Try)
+            caught = caught or isinstance(up, cst.Try) or self.script.suppresses(up)
             if isinstance(up, (cst.For, cst.While)):
                 behind = self.script.line(end)
                 left = [n for n in walk(up.body) if not isinstance(n, cst.Module) and self._acts(n)]

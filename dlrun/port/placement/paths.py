@@ -80,7 +80,7 @@ def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]
         for i, item in enumerate(value.items or ()):
             if depth < _LONGEST:
                 todo.append((item, path + f"[{i}]", depth + 1))
-        for ref in value.refs if len(value.refs) == 1 else ():
+        for ref in value.refs if len(value.refs) == 1 or _made_alike(value, path) else ():
             if isinstance(ref, (Function, Bound)) and not _one_of_several(ref, several, path):
                 todo += _captured(machine, ref, path, depth, found)
             if isinstance(ref, Function):
@@ -101,6 +101,12 @@ def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]
             seen.add(ref)
             todo += _into(machine, ref, path, depth, found, before)
     return found
+
+
+def _made_alike(value: Value, path: Path) -> bool:
+    """Tell whether ``path`` names each of what one line has made: the newest, and those that it made before."""
+    each = bool(path.each) and path.text == path.each[-1][0]
+    return each and len({ref.site if isinstance(ref, Obj) else ref for ref in value.refs}) == 1
 
 
 def _captured(

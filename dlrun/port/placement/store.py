@@ -40,6 +40,7 @@ class Obj:
     cls: Any = None
     name: str = ""  # the qualified name of the foreign class or function that made it
     looped: bool = False  # made in a loop or a comprehension: may stand for several
+    within: tuple[cst.CSTNode, ...] = ()  # the loops that made it, the outermost first
     number: int = field(default_factory=count().__next__)
 
     def __hash__(self) -> int:

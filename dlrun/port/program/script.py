@@ -113,6 +113,11 @@ class Script(Trees):
                 return f"{star}.{node.value}"
         return f"builtins.{node.value}" if hasattr(builtins, node.value) else ""
 
+    def suppresses(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is a ``with contextlib.suppress(...)``: what is raised within ends there."""
+        calls = [item.item for item in node.items] if isinstance(node, cst.With) else []
+        return any(isinstance(c, cst.Call) and self.name_of(c.func) == "contextlib.suppress" for c in calls)
+
     @cached_property
     def acts(self) -> bool:
         """Whether the file runs what it defines: what is started has a statement, if only ``main()``."""

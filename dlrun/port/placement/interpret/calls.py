@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import libcst as cst
 
@@ -111,19 +112,28 @@ class Calls(Libraries):
         args: list[Value] = []
         keywords: dict[str, Value] = {}
         for arg in node.args:
-            value = self.eval(arg.value)
+            space = self.namespace(arg.value) if arg.star == "**" else None
+            value = space if space is not None else self.eval(arg.value)
             if arg.star == "*":
                 value = self.iterated(value, arg.value)
                 args.extend(value.items if value.items is not None else self._unpacked(value))
+                self.use(*args)
             elif arg.star == "**":
-                for ref in value.refs:
-                    if isinstance(ref, Obj):
-                        keywords |= {k[2:-2]: v for k, v in self.fields(ref) if k.startswith('["')}
+                keywords |= {name: held for ref in value.refs for name, held in self._named(ref)}
+                if not calls_method(node, "format"):  # which reads some of them alone
+                    self.use(*keywords.values())
             elif arg.keyword is not None:
                 keywords[arg.keyword.value] = value
             else:
                 args.append(value)
         return args, keywords
+
+    def _named(self, ref: Any) -> list[tuple[str, Value]]:
+        """Return what ``**ref`` gives by name: the entries of a dict, the fields of ``vars(meter)``, ``locals()``."""
+        if not isinstance(ref, (Obj, Frame)):
+            return []
+        named = {key[2:-2] if key.startswith('["') else key: held for key, held in self.fields(ref)}
+        return [(name, held) for name, held in named.items() if name.isidentifier()]
 
     def _unpacked(self, value: Value) -> list[Value]:
         known = [v for ref in value.refs if isinstance(ref, Obj) for k, v in self.fields(ref) if k[1:-1].isdigit()]

@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import parts, whole
 from dlrun.port.placement.interpret.iteration_numbers import IterationNumbers
+from dlrun.port.placement.interpret.machine import Entry
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import CONTENT, GROWN, REST, VIEW, Class, Obj, key_of, of_key
 from dlrun.port.placement.values import (
@@ -219,6 +220,14 @@ class Containers(IterationNumbers):
         for key, value in values.items():
             self.write((next(iter(entry.refs)), key), value)
         return entry
+
+    def entry_made(self, node: cst.BaseExpression, value: Value) -> Value:
+        """Return an entry of a literal: a count is marked, or made serial where the run before has met it so."""
+        if self.loop is not None or not self._counts(node, value):
+            return value
+        if node in self.serial_entries:
+            return self.restore(node, value)
+        return replace(value, pending=value.pending | {Entry(node)})
 
     def _counts(self, node: cst.BaseExpression, value: Value) -> bool:
         """Tell whether ``value`` is a count that ``node`` has, which nothing makes serial by now."""
@@ -477,7 +486,8 @@ class Containers(IterationNumbers):
                 if given.keyword is not None and space:
                     self.write((made, given.keyword.value), self.eval(given.value))
                 elif given.keyword is not None:
-                    self.put(made, key_of(given.keyword.value), self.eval(given.value))
+                    entry = self.entry_made(given.value, self.eval(given.value))
+                    self.put(made, key_of(given.keyword.value), entry)
         return Value(refs=frozenset([made]), zero=not args or row is Row.COUNTER)
 
     def _by_default(self, made: Obj, node: cst.Call, args: list[Value]) -> None:

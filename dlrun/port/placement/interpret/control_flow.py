@@ -280,7 +280,10 @@ class ControlFlow(Statements):
         return found
 
     def _do_With(self, node: cst.With) -> None:  # noqa: N802
+        before = dict(self.state or {})
         self._within(list(node.items), node)
+        if self.script.suppresses(node):
+            self.state = merge(before, self.state)
 
     def _within(self, items: list[cst.WithItem], node: cst.With) -> None:
         """Run the body of ``node`` within what ``items`` open, and then what these do as they close."""
@@ -531,6 +534,7 @@ class ControlFlow(Statements):
         if self.loop is not None and local:
             self.loop.inner += 1
         self.looping += 1
+        self.loops.append(node)
         self.playing += node in self.shards.plays
         for _ in range(_ROUNDS):
             self.state = dict(entry) if entry is not None else None
@@ -563,6 +567,7 @@ class ControlFlow(Statements):
                 break
             entry = new
         self.looping -= 1
+        self.loops.pop()
         self.playing -= node in self.shards.plays
         del self.diverged[diverged:], self.paces[paces:]
         if self.loop is not None and local:

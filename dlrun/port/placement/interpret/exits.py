@@ -13,7 +13,7 @@ from dlrun.port.placement.interpret import parts, whole
 from dlrun.port.placement.interpret.library_rows import LibraryRows
 from dlrun.port.placement.paths import Path, paths
 from dlrun.port.placement.rules import Row
-from dlrun.port.placement.store import CONTENT, GROWN, REST, Class, Frame, Location, Obj, State
+from dlrun.port.placement.store import CONTENT, GROWN, REST, Frame, Location, Obj, State
 from dlrun.port.placement.values import (
     CLOCK,
     COUNT,
@@ -70,7 +70,6 @@ class Exits(LibraryRows):
         self.nameless: set[cst.CSTNode] = set()  # loops over what a generator draws from a share: none can tell later
         self._longer: set[Location] = set()  # tuples to which each iteration adds
         self._anew: set[Location] = set()  # what is bound to another object in each iteration
-        self._classes: dict[Any, Class] = {}
         self._bases: list[State] = []  # the states in which the loops began
         self.counters: set[tuple[cst.CSTNode, Any]] = set()  # what counts on from loop to loop, and is not reduced
         self.counted_at: dict[tuple[cst.CSTNode, Any], Location] = {}  # where these counters are
@@ -341,7 +340,7 @@ class Exits(LibraryRows):
             node,
             options[0],
             how,
-            zero,
+            zero and not (options[0].each and owner is not None and self._beside_older(owner)),
             kind,
             inside,
             bool(value.scalar),
@@ -366,6 +365,23 @@ class Exits(LibraryRows):
             return replace(value, place=SAME, pending=pending, reduced=True)
         name = value.name if value.name == "tuple" else ""
         return Value(order, refs=value.refs, name=name, scalar=value.scalar, pending=pending, reduced=True)
+
+    def _beside_older(self, owner: Obj) -> bool:
+        """Tell whether a container keeps ``owner`` beside those that earlier iterations of a loop around this one made.
+
+        These have been reduced behind the loops over shards that filled them: ``rows.append(Row())`` in each epoch.
+        """
+        held, todo = {owner}, [owner]
+        while todo:
+            inner = todo.pop()
+            for (holder, key), value in (self.state or {}).items():
+                if not isinstance(holder, Obj) or holder in held or inner not in value.refs:
+                    continue
+                if key in (REST, GROWN) and any(n in inner.within and n not in holder.within for n in self.loops):
+                    return True
+                held.add(holder)
+                todo.append(holder)
+        return False
 
     def _goes_with(self, owner: Obj, at: Location, found: dict[Any, list[Path]]) -> bool:
         """Tell whether a field is reduced with all of ``owner``: a fixed object, or the entries of a dict."""

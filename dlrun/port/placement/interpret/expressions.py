@@ -205,7 +205,7 @@ class Expressions(Machine):
     def _elements(self, elements: Any) -> list[Value] | None:
         found: list[Value] = []
         for element in elements:
-            value = self.eval(element.value)
+            value = self.entry_made(element.value, self.eval(element.value))
             if isinstance(element, cst.StarredElement):
                 value = self.iterated(value, element.value)
                 if value.refs and (place := self.content(value)).kind is Kind.ENTRY and self.numbers(value):
@@ -243,7 +243,7 @@ class Expressions(Machine):
     def _Dict(self, node: cst.Dict) -> Value:  # noqa: N802
         made = self.new("dict", node)
         for element in node.elements:
-            value = self.eval(element.value)
+            value = self.entry_made(element.value, self.eval(element.value))
             if isinstance(element, cst.DictElement):
                 key = key_of(key_in(self.eval(element.key)))
                 self.put(made, key, value)
@@ -254,6 +254,10 @@ class Expressions(Machine):
                 if held.name != "empty":
                     self.put(made, key if key.startswith("[") else None, held)
         return Value(refs=frozenset([made]), zero=not node.elements)
+
+    def entry_made(self, node: cst.BaseExpression, value: Value) -> Value:
+        """Return an entry of a literal, marked where it is a count; see ``containers``."""
+        raise NotImplementedError
 
     def put(self, made: Obj, key: str | None, value: Value) -> None:
         """Keep ``value`` in ``made`` under ``key``; where that is not known, beside what else it may be."""

@@ -418,6 +418,7 @@ class Libraries(Given):
             value = given.get(first, ANY)
             for name in names:
                 value = self.attribute(value, name, node)
+            self.use(value)
             place = self.content(value)
             found.append(place)
             source, kinds = sources.get(first), {ref.kind for ref in given.get(first, ANY).refs if isinstance(ref, Obj)}
@@ -532,9 +533,8 @@ class Libraries(Given):
 
     def _converted(self, value: Value, name: str, node: cst.Call) -> Value:
         """Return a value in another form; of a container a copy."""
-        if name in ("copy", "deepcopy", "tolist") and any(
-            isinstance(r, Obj) and r.kind in ("list", "dict", "set", "deque") for r in value.refs
-        ):
+        copied = [r for r in value.refs if isinstance(r, Obj)] if name in ("copy", "deepcopy", "tolist") else []
+        if any(r.kind in CONTAINERS or self.is_plain(r) for r in copied):
             return self._copied(value, node)
         number = name == "item" or (name in ("float", "int", "complex") and not isinstance(node.func, cst.Attribute))
         scalar = True if number else value.scalar

@@ -257,6 +257,19 @@ class LibraryRows(Calls):
         bound = [replace(b, given=(*b.given, *args[1:]), named=(*b.named, *named)) for b in known]
         return Value(refs=frozenset(bound) or refs)
 
+    def _row_named_tuple(self, args: list[Value], node: cst.Call) -> Value:
+        """Return the class that ``namedtuple("Row", "loss n")`` makes: as one that derives from ``NamedTuple``."""
+        given = args[1] if len(args) > 1 else ANY
+        held = self.listed(given)
+        texts = given.const.replace(",", " ").split() if isinstance(given.const, str) else [v.const for v in held or ()]
+        names = [text for text in texts if isinstance(text, str) and text.isidentifier()]
+        if not names or len(names) < len(texts) or len(args) > 2 or any(a.keyword is not None for a in node.args):
+            return ANY
+        lines = "".join(f"    {name}: object\n" for name in names)
+        made = cst.parse_module(f"class Row(NamedTuple):\n{lines}").body[0]
+        assert isinstance(made, cst.ClassDef)
+        return Value(refs=frozenset([self.new_class(made, node, (Value(name="typing.NamedTuple"),))]))
+
     def _row_shape(self, args: list[Value], node: cst.Call) -> Value:
         owner, _, name = self.script.name_of(node.func).rpartition(".")
         classes = [r.cls for r in args[0].refs if isinstance(r, Obj) and r.cls is not None] if args else []

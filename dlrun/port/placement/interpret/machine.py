@@ -91,6 +91,13 @@ class Sink:
     paces: tuple[cst.BaseExpression, ...] = ()
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A mark on a count of iterations that stands in a literal, ``{"loss": total, "batches": len(loader)}``."""
+
+    node: cst.CSTNode
+
+
 @dataclass(eq=False)
 class Tested:
     """A test of a branch or a loop."""
@@ -152,6 +159,7 @@ class Machine:
         self.ended = 0  # how deep in handlers of an end of a shard, which comes as often as the serial script's data
         self.paced: dict[Any, bool] = {}  # of lists: whether all that grows them comes as often as in the serial script
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
+        self.serial_entries: set[cst.CSTNode] = set()  # counts in literals that the run before has met so
         self.iteration_numbers: dict[cst.BaseExpression, tuple[int, int | str] | None] = {}  # see ``iteration_numbers``
         self.begins: dict[Location, set[int]] = {}  # what a number is known to have been as a loop over a shard began
         self.updates_of_graph: dict[Obj, Place] = {}  # variables that a session's runs update by this rank's samples
@@ -175,6 +183,7 @@ class Machine:
         self.trained: set[Obj] = set()  # the variables for which gradients are taken
         self.unrolled: tuple[int, ...] = ()  # of loops that run once for each of known entries: which it is
         self.looping = 0  # how deep in loops and comprehensions
+        self.loops: list[cst.CSTNode] = []  # those that it is in, but for a loop over a shard
         self.keyed_apart: set[Obj] = set()  # dicts whose keys are of this rank's samples
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
         self.anew: dict[Obj, dict[Obj, list[tuple[str, Value]]]] = {}  # what defaultdicts make, and what that holds
@@ -183,6 +192,7 @@ class Machine:
         self._spent = 0
         self._frames: dict[tuple[Any, ...], Frame] = {}
         self._objects: dict[tuple[Any, ...], Obj] = {}
+        self._classes: dict[Any, Class] = {}
 
     @property
     def index(self) -> Place:
@@ -279,7 +289,7 @@ class Machine:
         """Return the object that ``site`` makes, with nothing in it."""
         key = (kind, site, self.frame, tag, more.get("cls"), self.unrolled)
         if key not in self._objects:
-            self._objects[key] = Obj(kind, site, self.frame, looped=self.looping > 0, **more)
+            self._objects[key] = Obj(kind, site, self.frame, looped=self.looping > 0, within=tuple(self.loops), **more)
         made = self._objects[key]
         if made in self._contained and kind in _CONTAINERS and self.loop is None:
             self._put_aside(made)
@@ -289,6 +299,11 @@ class Machine:
         if kind in _CONTAINERS:
             self.write((made, REST if kind == "dict" else GROWN), EMPTY)
         return made
+
+    def new_class(self, node: cst.ClassDef, site: cst.CSTNode, bases: tuple[Value, ...]) -> Class:
+        """Return the class that ``site`` makes, as ``node`` has it, before its body is run."""
+        body = self.frame_of(site, self.frame, function=node, parent=self.frame)
+        return self._classes.setdefault((site, self.frame), Class(node, body, bases))
 
     def array(self, value: Value, node: cst.CSTNode, name: str = "") -> Value:
         """Return an array that ``node`` makes, in which iterations may store: it holds what ``value`` does."""
@@ -308,7 +323,9 @@ class Machine:
         if not holders:
             return
         if made not in self._earlier:
-            self._earlier[made] = Obj(made.kind, made.site, made.frame, made.cls, made.name, looped=True)
+            self._earlier[made] = Obj(
+                made.kind, made.site, made.frame, made.cls, made.name, looped=True, within=made.within
+            )
         earlier = self._earlier[made]
         for at in holders:
             items = state[at].items
@@ -353,9 +370,14 @@ class Machine:
         if self.state is None:
             return default
         value = self.state.get(location, default)
-        if value is not None and value.pending and self.recording:
-            self.used.update(value.pending)
+        if value is not None:
+            self.use(value)
         return replace(value, unbound=False) if value is not None and value.unbound else value
+
+    def use(self, *values: Value) -> None:
+        """Note that ``values`` are read: what makes them serial is needed."""
+        for value in values if self.recording else ():
+            self.used.update(value.pending)
 
     def write(self, location: Location, value: Value) -> None:
         """Set ``location`` to ``value``."""

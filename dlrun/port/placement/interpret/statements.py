@@ -554,12 +554,10 @@ class Statements(Loops):
 
     def _do_ClassDef(self, node: cst.ClassDef) -> None:  # noqa: N802
         bases = tuple(self.eval(base.value) for base in node.bases)
-        body = self.frame_of(node, self.frame, function=node, parent=self.frame)
-        before, self.frame = self.frame, body
+        made = self.new_class(node, node, bases)
+        before, self.frame = self.frame, made.body
         self.block(node.body)
         self.frame = before
-        key = ("class", node, self.frame)
-        made = self._classes.setdefault(key, Class(node, body, bases))
         value = Value(refs=frozenset([made]))
         for decorator in reversed(node.decorators):
             value = self._decorated(decorator.decorator, value, node)

@@ -51,6 +51,7 @@ FUNCTIONS: dict[str, Row] = {
     "builtins.property": Row.PROPERTY,
     "functools.cached_property": Row.PROPERTY,
     "functools.partial": Row.PARTIAL,
+    "collections.namedtuple": Row.NAMED_TUPLE,
     "dataclasses.replace": Row.REPLACE,
     "dataclasses.asdict": Row.AS_DICT,
     "builtins.vars": Row.AS_DICT,

@@ -61,6 +61,7 @@ class Row(Enum):
     FOLD = "a fold of a sequence by a function"
     PROPERTY = "an attribute that a function computes"
     PARTIAL = "a function with arguments given early"
+    NAMED_TUPLE = "makes a class of named tuples"
     REPLACE = "its object, or argument, made anew with other values of some fields"
     AS_DICT = "the fields of its object, or argument, in a dict"
     HOLDS = "an object that has what it is given by keyword as attributes"
