@@ -281,7 +281,7 @@ class MadeSerial(Wraps):
         if not isinstance(loop.iter, (cst.Tuple, cst.List)) or not isinstance(loop.target, cst.Name):
             return False
         kinds = {self.place(element.value).kind for element in loop.iter.elements}
-        return kinds != {Kind.ENTRY} and not loop.ifs and loop.inner_for_in is None
+        return not kinds <= {Kind.ENTRY, Kind.SAME} and not loop.ifs and loop.inner_for_in is None
 
     def count(self, node: cst.BaseExpression, place: Place) -> list[Wrap]:
         """Return what makes a count serial where it is shown; see ``counts``."""

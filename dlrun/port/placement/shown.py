@@ -10,10 +10,11 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.placement import cadences
 from dlrun.port.placement.beside_sums import keys_of
 from dlrun.port.placement.decisions import Decisions
-from dlrun.port.placement.interpret.machine import Sink
+from dlrun.port.placement.interpret.machine import Sink, Tested
 from dlrun.port.placement.shown_counts import COUNTED
 from dlrun.port.placement.values import INDEX, SAME, Kind, Value, power, unknown
 from dlrun.port.placement.wraps import Wrap
+from dlrun.port.program.script import walk
 
 _COUNTS = (Kind.COUNT, Kind.INDEX)
 
@@ -41,6 +42,8 @@ class Shown(Decisions):
             yield from self.steered(value)
         for sinks in self.run.sinks.values():
             yield from self._shown(sinks)
+        for tested in self.run.tests.values():
+            yield from self._chosen(tested)
         for number, counts in self.run.iteration_numbers.items():
             if not all(v.place.counts or v.place.kind in _COUNTS for v in self.run.seen.get(number, ())):
                 yield from self.told(number, unknown(number, "its line is run for iterations, and for others"))
@@ -61,6 +64,14 @@ class Shown(Decisions):
                     yield self.edit(Wrap(count, how), "as many as the serial script counts")  # type: ignore[arg-type]
                 else:
                     yield from self.told(count, place)
+
+    def _chosen(self, tests: list[Tested]) -> Iterator[Doubt]:
+        """Doubt a test behind the loops, by what is not known, of what is shown: ``if score > 50: print("good")``."""
+        node = tests[-1].node
+        place = self.place(node.test)
+        behind = isinstance(node, cst.If) and all(tested.loop is None for tested in tests)
+        if behind and place.kind is Kind.UNKNOWN and any(n in self.run.sinks for n in walk(node)):
+            yield from self.told(node.test, place)
 
     def _is_reduced(self, value: Value) -> bool:
         """Tell whether ``value`` is what a reduction behind a loop makes serial; counters go on without one."""

@@ -388,8 +388,9 @@ class Containers(IterationNumbers):
                 for at in [(r, name) for r in own for name, held in self.fields(r) if not held.refs]:
                     self.write(at, Value(lost))
                     self.born[at] = Value(lost)
-            self.put(ref, key, join(made, found) if found is not ANY else made)
-            return made
+            held = join(made, found) if found is not ANY else made
+            self.put(ref, key, held)
+            return made if made.refs else held
         return found
 
     def kept_apart(self, given: Value, node: cst.CSTNode, key: str | None) -> Value:
@@ -463,7 +464,7 @@ class Containers(IterationNumbers):
             self.write((ref, CONTENT), Value(unknown(node, text)))
         return bool(owners)
 
-    def make(self, row: Row, node: cst.Call, args: list[Value]) -> Value:
+    def make(self, row: Row, node: cst.Call, args: list[Value], keywords: dict[str, Value] | None = None) -> Value:
         """Return the container that a function makes."""
         kinds = {Row.LIST: "list", Row.SET: "set", Row.DICT: "dict", Row.COUNTER: "dict", Row.DEQUE: "deque"}
         space = self.script.name_of(node.func).endswith("Namespace")
@@ -482,12 +483,13 @@ class Containers(IterationNumbers):
         elif row is Row.DICT or (args and not args[0].refs and args[0].place.kind is not Kind.SAME):
             for arg in args:
                 self._update(made, arg)
-            for given in node.args:
-                if given.keyword is not None and space:
-                    self.write((made, given.keyword.value), self.eval(given.value))
-                elif given.keyword is not None:
-                    entry = self.entry_made(given.value, self.eval(given.value))
-                    self.put(made, key_of(given.keyword.value), entry)
+            written = {given.keyword.value: given.value for given in node.args if given.keyword is not None}
+            for name, value in (keywords or {}).items():
+                entry = self.entry_made(written[name], value) if name in written else value
+                if space:
+                    self.write((made, name), entry)
+                else:
+                    self.put(made, key_of(name), entry)
         return Value(refs=frozenset([made]), zero=not args or row is Row.COUNTER)
 
     def _by_default(self, made: Obj, node: cst.Call, args: list[Value]) -> None:

@@ -113,7 +113,7 @@ class Libraries(Given):
         if (updated := sessions.updated(self, name.removeprefix("tensorflow."), given, node)) is not None:
             return updated
         if row in _CONTAINERS:
-            return self.make(row, node, args) if row is not Row.DEQUE else self._deque(node, args)
+            return self.make(row, node, args, keywords) if row is not Row.DEQUE else self._deque(node, args)
         if name in _PICKS and (picked := self.picked(args)) is not None:
             return picked
         if row in _REDUCES and len(args) >= 1 and row is not None:

@@ -224,6 +224,7 @@ class Statements(Loops):
             self._store(target, value, source)
 
     def _unpack(self, target: cst.Tuple | cst.List, value: Value, source: cst.BaseExpression | None) -> None:
+        value = self.iterated(value, target)
         beside = source.elements if isinstance(source, cst.Tuple) else ()
         starred = any(isinstance(e, cst.StarredElement) for e in target.elements)
         objects = starred and bool(self.objects_in([value]))
