@@ -65,6 +65,42 @@ class State:
     loss: float = 0.0
 
 
+METRICS = {}
+
+
+def metric(name):
+    def keep(function):
+        METRICS[name] = function
+        return function
+
+    return keep
+
+
+@metric("mae")
+def mae(out, y):
+    return (out - y).abs().sum().item()
+
+
+@metric("squares")
+def squares(out, y):
+    return ((out - y) ** 2).sum().item()
+
+
+def registered(metrics):
+    sums, seen = {name: 0.0 for name in ["loss", *metrics]}, 0
+    for x, y in loader:
+        out = model(x)
+        loss = torch.nn.functional.mse_loss(out, y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        sums["loss"] += loss.item() * len(x)
+        for name, function in metrics.items():
+            sums[name] += function(out.detach(), y)
+        seen += len(x)
+    return {name: value / seen for name, value in sums.items()}
+
+
 table = collections.defaultdict(lambda: collections.defaultdict(float))
 deep = collections.defaultdict(lambda: collections.defaultdict(lambda: [0, 0.0]))
 parts, pairs, last = {Part.LOSS: 0.0, Part.N: 0}, {("train", "loss"): 0.0, ("train", "n"): 0}, [0.0, 0]
@@ -124,3 +160,5 @@ for epoch in range(2):
     print("levels", levels[0], levels[1], levels[Level.LOW] + Level.HIGH, named["loss"], named["n"])
     print("nine", sum(nine.values()), nine[Nine.I])
     print("counts", counts["train"]["batches"], counts["train"]["samples"])
+    row = {f"train_{name}": value for name, value in registered({name: METRICS[name] for name in METRICS}).items()}
+    print("registered", {name: round(value, 4) for name, value in row.items()})

@@ -64,6 +64,11 @@ def test_what_depends_on_the_batch_is_doubted(old, new, doubt):
     assert doubt not in port(LOOP, GLOBAL).report()
 
 
+def test_a_batch_size_that_counts_or_weighs_samples_is_not_doubted():
+    counted = "    total, seen = 0.0, 0\n    opt.step()\n    total += 2 * batch_size\n    seen += batch_size\n"
+    assert "is the global batch" not in port(LOOP.replace("    opt.step()\n", counted), GLOBAL).report()
+
+
 @pytest.mark.parametrize(
     ("batches", "expected"),
     [

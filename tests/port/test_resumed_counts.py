@@ -92,6 +92,11 @@ def test_counts_of_objects_are_turned_back_where_they_are_loaded():
     assert 'print("steps so far", state["steps"])' in text
 
 
+def test_counts_that_were_loaded_are_shown_as_the_serial_ones():
+    text = port(TRAINER.replace("trainer.load()\n", "trainer.load()\nprint('at', trainer.steps, trainer.epoch)\n")).text
+    assert "print('at', dl.serial_steps(trainer.steps), trainer.epoch)" in text
+
+
 def test_a_dict_of_numbers_alone_has_its_counts_made_serial():
     text = port(TRAINER.replace('"net": self.model.state_dict(), ', "")).text
     assert '"steps": dl.serial_steps(self.steps), "epoch": self.epoch}' in text

@@ -464,3 +464,39 @@ def test_ranks_that_evaluate_in_orders_of_their_own_decide_alike_whatever_keeps_
     assert (f"scheduler.step(dl.agree({measure}))" in ported.text) is agreed
     assert (f"if dl.agree({measure} < best):" in ported.text) is agreed
     assert not [doubt for doubt in ported.doubts if doubt.danger == "high"]
+
+
+HEIRS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(160, 3), torch.randn(160, 1))
+train, valid = DataLoader(data, 10, shuffle=True), DataLoader(data, 10)
+class Stage:
+    def __init__(self, model):
+        self.model = model
+        self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    def epoch(self, batches, training):
+        total = 0.0
+        for x, y in batches:
+            loss = self.loss(x, y)
+            if training:
+                self.opt.zero_grad()
+                loss.backward()
+                self.opt.step()
+            total += loss.item()
+        return total
+    def run(self, batches, valid):
+        print(self.epoch(batches, True), self.epoch(valid, False))
+class One(Stage):
+    def loss(self, x, y):
+        return (self.model(x) - y).pow(2).mean()
+class Two(Stage):
+    def loss(self, x, y):
+        return (self.model(x) - y).abs().mean()
+for stage in (One(torch.nn.Linear(3, 1)), Two(torch.nn.Linear(3, 1))):
+    stage.run(train, valid)
+"""
+
+
+def test_batches_that_methods_of_several_heirs_evaluate_are_shared_once():
+    assert 'self.epoch(dl.shard(valid, whole="batches"), False)' in port(HEIRS).text

@@ -13,6 +13,7 @@ from dlrun.port.placement.values import ANY, NOTHING, Value, constant, diverged,
 
 REST = "[*]"  # an entry under a key that is not known
 GROWN = "[]"  # what was appended
+OTHERS = "**"  # what a call is given under names that are not known
 CONTENT = "@"  # what an object of a library holds
 LOCAL = "draws apart"  # of a library of random numbers: that each rank draws its own
 VIEW = "view"  # the name of a list of what another container holds
@@ -164,6 +165,7 @@ __all__ = [
     "CONTENT",
     "GROWN",
     "LOCAL",
+    "OTHERS",
     "PROPERTY",
     "REST",
     "VIEW",

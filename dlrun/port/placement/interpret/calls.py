@@ -17,6 +17,7 @@ from dlrun.port.placement.interpret.libraries import MADE_BY, Libraries
 from dlrun.port.placement.interpret.machine import DEPTH, Flows, encloses
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
+    OTHERS,
     REST,
     Bound,
     Class,
@@ -122,6 +123,8 @@ class Calls(Libraries):
                 keywords |= {name: held for ref in value.refs for name, held in self._named(ref)}
                 if not calls_method(node, "format"):  # which reads some of them alone
                     self.use(*keywords.values())
+                if (others := self._of_unknown_names(value)) is not None:
+                    keywords[OTHERS] = join(keywords.get(OTHERS), others)
             elif arg.keyword is not None:
                 keywords[arg.keyword.value] = value
             else:
@@ -134,6 +137,13 @@ class Calls(Libraries):
             return []
         named = {key[2:-2] if key.startswith('["') else key: held for key, held in self.fields(ref)}
         return [(name, held) for name, held in named.items() if name.isidentifier()]
+
+    def _of_unknown_names(self, value: Value) -> Value | None:
+        """Return what ``**value`` gives to parameters whose names are not known: a batch; None of what is serial."""
+        held = [v for ref in value.refs if isinstance(ref, Obj) and (v := self.read((ref, REST))) is not None]
+        if not value.refs and value.items is None:
+            held = [Value(value.place)]
+        return joined(held) if any(self.content(v).kind is not Kind.SAME for v in held) else None
 
     def _unpacked(self, value: Value) -> list[Value]:
         known = [v for ref in value.refs if isinstance(ref, Obj) for k, v in self.fields(ref) if k[1:-1].isdigit()]
@@ -387,18 +397,21 @@ class Calls(Libraries):
         }
         self.frame = before
         left = dict(keywords)
+        others = left.pop(OTHERS, None)
+        missing = {p.name.value: join(others, defaults.get(p.name.value)) for p in (*plain, *params.kwonly_params)}
         for i, p in enumerate(plain):
             name = p.name.value
-            value = args[i] if i < len(args) else left.pop(name, defaults.get(name))
-            self.write((frame, name), value if value is not None else ANY)
+            self.write((frame, name), args[i] if i < len(args) else left.pop(name, missing[name]))
         if isinstance(params.star_arg, cst.Param):
             self.write((frame, params.star_arg.name.value), Value(items=tuple(args[len(plain) :])))
         for p in params.kwonly_params:
-            self.write((frame, p.name.value), left.pop(p.name.value, defaults.get(p.name.value, ANY)))
+            self.write((frame, p.name.value), left.pop(p.name.value, missing[p.name.value]))
         if params.star_kwarg is not None:
             rest = self.new("dict", params.star_kwarg, str(id(frame)))
             for name, value in self._as_row(left, node).items():
                 self.write((rest, key_of(name) or name), value)
+            if others is not None:
+                self.write((rest, REST), others)
             self.write((frame, params.star_kwarg.name.value), Value(refs=frozenset([rest])))
 
     def _as_row(self, given: dict[str, Value], node: cst.CSTNode) -> dict[str, Value]:

@@ -13,6 +13,7 @@ from dlrun.port.placement.interpret.containers import Containers
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
     CONTENT,
+    OTHERS,
     PROPERTY,
     REST,
     Bound,
@@ -185,7 +186,7 @@ class Classes(Containers):
             else:
                 self.grow(made, self.entries(arg))
         for name, value in keywords.items():
-            self.put(made, key_of(name), value)
+            self.put(made, key_of(name) if name != OTHERS else None, value)
 
     def _fields_of(self, cls: Class, made: Obj, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> None:
         """Set the fields of a data class or named tuple, in their order."""
@@ -197,7 +198,9 @@ class Classes(Containers):
             elif i < len(args):
                 value = args[i]
             elif line.value is not None:
-                value = self._default(line.value, node, name)
+                value = join(keywords.get(OTHERS), self._default(line.value, node, name))
+            elif OTHERS in keywords:
+                value = keywords[OTHERS]
             else:
                 continue
             self.write((made, name), value)

@@ -12,7 +12,7 @@ from dlrun.port.placement.interpret import parts, whole
 from dlrun.port.placement.interpret.iteration_numbers import IterationNumbers
 from dlrun.port.placement.interpret.machine import Entry
 from dlrun.port.placement.rules import Row
-from dlrun.port.placement.store import CONTENT, GROWN, REST, VIEW, Class, Obj, key_of, of_key
+from dlrun.port.placement.store import CONTENT, GROWN, OTHERS, REST, VIEW, Class, Method, Obj, key_of, of_key
 from dlrun.port.placement.values import (
     ANY,
     COUNT,
@@ -468,6 +468,9 @@ class Containers(IterationNumbers):
         """Return the container that a function makes."""
         kinds = {Row.LIST: "list", Row.SET: "set", Row.DICT: "dict", Row.COUNTER: "dict", Row.DEQUE: "deque"}
         space = self.script.name_of(node.func).endswith("Namespace")
+        spread = [self.eval(arg.value) for arg in node.args if arg.star == "**"]
+        if space and spread and not any(value.refs for value in spread):
+            return Value(combine(value.place for value in spread))  # of a batch: an entry, as all in it
         made = self.new(kinds[row], node, name="counter" if row is Row.COUNTER else "namespace" if space else "")
         if row is Row.COUNTER:
             self._by_default(made, node, args)
@@ -486,10 +489,10 @@ class Containers(IterationNumbers):
             written = {given.keyword.value: given.value for given in node.args if given.keyword is not None}
             for name, value in (keywords or {}).items():
                 entry = self.entry_made(written[name], value) if name in written else value
-                if space:
+                if space and name != OTHERS:
                     self.write((made, name), entry)
                 else:
-                    self.put(made, key_of(name), entry)
+                    self.put(made, key_of(name) if name != OTHERS else None, entry)
         return Value(refs=frozenset([made]), zero=not args or row is Row.COUNTER)
 
     def _by_default(self, made: Obj, node: cst.Call, args: list[Value]) -> None:
@@ -544,8 +547,7 @@ class Containers(IterationNumbers):
             return Value(COUNT, scalar=True)
         if place.kind is Kind.RUN and "joined" in place.adds:
             return Value(Place(Kind.RUN, place.at, frozenset({"entry"})), scalar=True)
-        batch = place.kind is Kind.ENTRY and not value.refs
-        if batch:
+        if place.kind is Kind.ENTRY and all(isinstance(ref, Method) for ref in value.refs):  # len(x), len(batch.x)
             return self.size()
         serial = self.loop is None and self.serial(value)
         return Value(SAME if place.kind is not Kind.UNKNOWN else place, scalar=True, reduced=serial)

@@ -397,6 +397,8 @@ class Statements(Loops):
 
     def store_entry(self, ref: Obj, key: str | None, index: Value, value: Value, target: cst.CSTNode) -> None:
         """Keep ``value`` in a container: of a sum that is set to itself and an entry, what is added."""
+        if (ref, key) not in (self.state or {}) and value.place.kind is Kind.RUN and value.place.at == (ref, REST):
+            key = None  # sums["loss"] += loss, where all that is known of its keys is that they have names
         at = (ref, key or REST)
         held = (self.state or {}).get(at)
         if key is None and held is not None and held.place.kind is Kind.RUN:

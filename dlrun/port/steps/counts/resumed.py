@@ -9,10 +9,12 @@ import libcst as cst
 from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
-from dlrun.port.program.script import argument, calls_method
+from dlrun.port.placement.values import SAME
+from dlrun.port.program.script import argument, calls_method, walk
 
 _LOADS = ("torch.load", "json.load", "pickle.load", "joblib.load", "yaml.safe_load")
 _TELLS = ("builtins.print", "builtins.str")
+_SHOWN = "as many as the serial script counts"
 _WHY = "the checkpoint counts serial steps, of which n ranks take 1/n"
 
 
@@ -42,10 +44,12 @@ def counts(facts: Facts, edits: Iterable[Edit]) -> Iterator[Edit]:
             step += 1
             torch.save({"step": dl.serial_steps(step)}, "last.pt")
     """
+    edits = list(edits)
     keys = {key for edit in edits if _makes_serial(facts, edit) for key in [_key(facts, edit.node)] if key}
     if not keys:
         return
     done = set[tuple[cst.CSTNode, str]]()
+    divided = set[cst.CSTNode]()
     for node in facts.script.nodes:
         if not isinstance(node, (cst.Subscript, cst.Call)) or _asked(node) not in keys or not _is_loaded(facts, node):
             continue
@@ -60,7 +64,25 @@ def counts(facts: Facts, edits: Iterable[Edit]) -> Iterator[Edit]:
         elif not any(
             isinstance(up, cst.Call) and facts.script.name_of(up.func) in _TELLS for up in facts.script.above(node)
         ):
+            divided.add(node)
             yield Edit(node, _WHY, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias), step="steps")
+    yield from _shown(facts, divided, {edit.node for edit in edits})
+
+
+def _shown(facts: Facts, divided: set[cst.CSTNode], edited: set[cst.CSTNode]) -> Iterator[Edit]:
+    """Yield what makes the ``divided`` counts serial again where they are shown before a loop goes on with them."""
+    from dlrun.port.placement.torch import interpreted
+
+    run = interpreted(facts)
+    shown = (n for sinks in run.sinks.values() for sink in sinks[-1:] for part in sink.shows for n in walk(part))
+    for node in shown if divided else ():
+        read = isinstance(node, (cst.Name, cst.Attribute)) and node not in edited
+        if not read or any(value.place != SAME or value.reduced for value in run.seen.get(node, ())):
+            continue
+        made = {o.node for o in facts.flow.origins(node)}
+        if made & divided and all(n in divided or isinstance(n, cst.Integer) for n in made):
+            edited.add(node)
+            yield Edit(node, _SHOWN, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
 
 
 def _makes_serial(facts: Facts, edit: Edit) -> bool:

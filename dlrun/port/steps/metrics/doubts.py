@@ -123,7 +123,7 @@ def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
             if not isinstance(node, type(size)) or dotted(node) != dotted(size):
                 continue
             inside = any(facts.script.inside(node, loop.body) for loop in facts.loops)
-            if inside and not facts.script.inside(node, feed.node):
+            if inside and not facts.script.inside(node, feed.node) and not _counts_samples(facts, node):
                 yield Doubt(
                     node,
                     f"{dotted(size)} is the global batch; a rank's batch is 1/n of it",
@@ -132,3 +132,14 @@ def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
                     name="global-size",
                 )
                 return
+
+
+def _counts_samples(facts: Facts, size: cst.CSTNode) -> bool:
+    """Tell whether a batch size counts or weighs the samples of an iteration: ``total += loss * batch_size``.
+
+    An iteration of all ranks has as many as a serial one.
+    """
+    up = facts.script.parents[size]
+    while isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Multiply):
+        up = facts.script.parents[up]
+    return isinstance(up, cst.AugAssign) and isinstance(up.operator, cst.AddAssign)

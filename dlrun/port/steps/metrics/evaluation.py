@@ -31,9 +31,9 @@ def torch(facts: Facts) -> Iterator[Edit]:
     def wrap(node: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/shard_whole", {"loader": node}, dl=facts.alias)
 
-    for each in evaluations(facts).shared if facts.evaluations else ():
-        if each.trains is None:
-            yield Edit(each.source, "each rank evaluates 1/n of the batches, each one of the serial script's", wrap)
+    shared = evaluations(facts).shared if facts.evaluations else ()
+    for source in dict.fromkeys(each.source for each in shared if each.trains is None):
+        yield Edit(source, "each rank evaluates 1/n of the batches, each one of the serial script's", wrap)
 
 
 def in_turns(facts: Facts, source: cst.CSTNode) -> cst.BaseExpression | None:
@@ -45,8 +45,8 @@ def in_turns(facts: Facts, source: cst.CSTNode) -> cst.BaseExpression | None:
 def notes(facts: Facts) -> Iterator[Note]:
     """Yield why loops that evaluate stay whole."""
     if facts.evaluations:
-        for each, why in evaluations(facts).whole.items():
-            yield Note(each.source, f"each rank evaluates all of it: {why}")
+        for source, why in dict.fromkeys((each.source, why) for each, why in evaluations(facts).whole.items()):
+            yield Note(source, f"each rank evaluates all of it: {why}")
     for source in _comprehensions(facts) if facts.options.evaluate != "whole" else ():
         yield Note(source, "each rank evaluates all of it: a comprehension goes through it; a for loop would be shared")
 
