@@ -45,8 +45,8 @@ _stands_for: dict[int, int] = {}
 def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0) -> list[Any]:
     """Return the tensors combined over the ranks: ``op`` is mean, sum, min, max, prod or ``broadcast ROOT``.
 
-    The ranks compare ``names``, to which dtypes and, outside of a ``tf.function``, shapes are added. Any dtypes in one call. In a graph that a
-    session runs, making the op is collective, too.
+    The ranks compare ``names``, to which dtypes and, outside of a ``tf.function``, shapes are added. Any dtypes in one
+    call. In a graph that a session runs, making the op is collective, too.
     """
     if not tensors:
         return []
@@ -71,7 +71,7 @@ def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0)
 
 
 def _shape(tensor: Any) -> str:
-    """Return the shape for a label, none in a ``tf.function``: which sizes its trace knows depends on the rank's batches."""
+    """Return the shape for a label; none in a ``tf.function``, whose trace may know other sizes on each rank."""
     return f"{tensor.shape} " if tf.executing_eagerly() or not hasattr(tensor.graph, "outer_graph") else ""
 
 

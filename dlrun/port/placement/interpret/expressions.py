@@ -39,7 +39,7 @@ def _literal(node: cst.Integer | cst.Float | cst.SimpleString) -> Value:
 
 
 _NAMED = (cst.Name, cst.Attribute, cst.Tuple, cst.List)  # what may be evaluated twice
-_PADS = ("padded_batch", "ragged_batch", "bucket_by_sequence_length", "pad_sequence")  # each batch to its longest sample
+_PADS = ("padded_batch", "ragged_batch", "bucket_by_sequence_length", "pad_sequence")  # to a batch's longest sample
 _HOLDS = (cst.DictComp, cst.ListComp, cst.Dict, cst.List)
 GOES_THROUGH = "it goes through a share of the batches; what a for loop leaves is reduced behind it"
 
