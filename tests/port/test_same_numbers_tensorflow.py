@@ -43,8 +43,9 @@ def test_ranks_show_the_serial_numbers(script, ranks, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("batch", ["local", "global"])
-def test_windows_are_those_of_the_serial_script(batch, tmp_path) -> None:
-    source = Path(__file__).with_name("numbers_of_windows_tensorflow.py")
+@pytest.mark.parametrize("script", ["numbers_of_windows_tensorflow.py", "numbers_of_padded_batches.py"])
+def test_ranks_show_the_serial_numbers_whatever_batch_stays(script, batch, tmp_path) -> None:
+    source = Path(__file__).with_name(script)
     ported = port(source.read_text(), Options(batch=batch))
     assert {doubt.name for doubt in ported.doubts} <= {"rate-may-not-suit"}
     (tmp_path / "dist.py").write_text(ported.text)

@@ -116,12 +116,20 @@ def _on_tensorflow(model: Any, plain: Any, data: Any) -> Any:
     leaves = tf.nest.flatten(data)
     if any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
         raise ValueError("distribute(batch='global') cannot divide sparse tensors: keep a rank's batch")
-    length = tf.shape(leaves[0])[0] if not isinstance(leaves[0], tf.RaggedTensor) else leaves[0].nrows(tf.int32)
-    begin, end = bounds(length, rank, n)
+
+    def own(leaf: Any) -> Any:
+        """Return this rank's rows; batches that are zipped have lengths of their own."""
+        length, begin, end = counted(leaf)
+        first = tf.minimum(begin, length - 1)
+        return leaf[first : tf.maximum(end, first + 1)]
+
+    def counted(leaf: Any) -> Any:
+        length = leaf.nrows(tf.int32) if isinstance(leaf, tf.RaggedTensor) else tf.shape(leaf)[0]
+        return length, *bounds(length, rank, n)
+
+    length, begin, end = counted(leaves[0])
     empty = tf.equal(begin, end)  # then it goes through one sample that does not count
-    first = tf.minimum(begin, length - 1)
-    last = tf.maximum(end, first + 1)
-    part = tf.nest.map_structure(lambda leaf: leaf if leaf is None else leaf[first:last], data)
+    part = tf.nest.map_structure(lambda leaf: leaf if leaf is None else own(leaf), data)
     weight = tf.cast(n * (end - begin), tf.float64) / tf.cast(length, tf.float64)
     before = {id(v): tf.identity(v) for v in _metric_variables(model)}
     with _as_part(model, weight):
@@ -138,9 +146,15 @@ def _rows(data: Any) -> tuple[int, int, int]:
     return length, *bounds(length, get_rank(), parts())
 
 
-def _part(data: Any, begin: int, end: int, length: int) -> Any:
+def _part(data: Any) -> Any:
+    return keras.tree.map_structure(lambda leaf: leaf if leaf is None else _own(leaf), data)
+
+
+def _own(leaf: Any) -> Any:
+    """Return this rank's rows; batches that are zipped have lengths of their own."""
+    length, begin, end = _rows(leaf)
     first = min(begin, length - 1)
-    return keras.tree.map_structure(lambda leaf: leaf if leaf is None else leaf[first : max(end, first + 1)], data)
+    return leaf[first : max(end, first + 1)]
 
 
 def _on_torch(model: Any, plain: Any, data: Any) -> Any:
@@ -149,7 +163,7 @@ def _on_torch(model: Any, plain: Any, data: Any) -> Any:
     length, begin, end = _rows(data)
     kept = [(v, read(v)) for v in _metric_variables(model)] if begin == end else []
     with _as_part(model, parts() * (end - begin) / length):
-        logs = plain(_part(data, begin, end, length))
+        logs = plain(_part(data))
     if begin == end:
         before = {id(v): value for v, value in kept}
         for variable in _metric_variables(model):
@@ -162,5 +176,5 @@ def _on_jax(model: Any, plain: Any, state: Any, data: Any) -> Any:
         return plain(state, data)
     length, begin, end = _rows(data)
     with weighing(parts() * (end - begin) / length):
-        logs, after = plain(state, _part(data, begin, end, length))
+        logs, after = plain(state, _part(data))
     return (logs, (*after[:3], state[3])) if begin == end else (logs, after)

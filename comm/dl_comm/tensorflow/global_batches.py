@@ -83,21 +83,27 @@ class GlobalBatches:
     def part(self, batch: Any) -> Any:
         """Return this rank's rows of ``batch``, and let gradients count by them."""
         rows = isinstance(batch, (list, range)) and not any(map(_has_rows, batch))
-        length = len(batch) if rows else next((len(leaf) for leaf in tf.nest.flatten(batch) if _has_rows(leaf)), 0)
+        lengths = [len(batch)] if rows else [len(leaf) for leaf in tf.nest.flatten(batch) if _has_rows(leaf)]
+        length = lengths[0] if lengths else 0
         begin, end = bounds(length, self._rank, self._n)
         if self._weight is not None:
             self._weight.assign(self._n * (end - begin) / length if length else 1.0)
             set_weight(self._weight)
-        if length % self._n and is_rank0() and not self._told:
+        odd = next((one for one in lengths if one % self._n), 0)
+        if odd and is_rank0() and not self._told:
             self._told = True
-            none = f"a batch has {length} samples for {self._n} ranks: those without one work on another's, which does "
+            none = f"a batch has {odd} samples for {self._n} ranks: those without one work on another's, which does "
             none += "not count for the gradients, but in sums of the script's own"
-            warnings.warn(none if length < self._n else undivided(length, self._n), stacklevel=3)
-        first = min(begin, length - 1)
-        mine = slice(first, max(end, first + 1))
+            warnings.warn(none if odd < self._n else undivided(odd, self._n), stacklevel=3)
         if rows:
-            return batch[mine]
-        return tf.nest.map_structure(lambda leaf: leaf[mine] if _has_rows(leaf) else leaf, batch)
+            return self._rows(batch)
+        return tf.nest.map_structure(lambda leaf: self._rows(leaf) if _has_rows(leaf) else leaf, batch)
+
+    def _rows(self, leaf: Any) -> Any:
+        """Return this rank's rows of one array or list: of batches that are zipped each has a length of its own."""
+        begin, end = bounds(len(leaf), self._rank, self._n)
+        first = min(begin, len(leaf) - 1)
+        return leaf[first : max(end, first + 1)]
 
     def layout_of_share(self) -> Layout:
         """Return how the parts lie in the serial order: not entry by entry."""

@@ -45,13 +45,13 @@ _stands_for: dict[int, int] = {}
 def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0) -> list[Any]:
     """Return the tensors combined over the ranks: ``op`` is mean, sum, min, max, prod or ``broadcast ROOT``.
 
-    The ranks compare ``names``, to which shapes and dtypes are added. Any dtypes in one call. In a graph that a
-    session runs, making the op is collective, too.
+    The ranks compare ``names``, to which dtypes and, outside of a ``tf.function``, shapes are added. Any dtypes in one
+    call. In a graph that a session runs, making the op is collective, too.
     """
     if not tensors:
         return []
     tensors = [tf.convert_to_tensor(t) for t in tensors]
-    labels = [f"{name} {t.shape} {t.dtype.name}" for name, t in zip(names, tensors, strict=True)]
+    labels = [f"{name} {_shape(t)}{t.dtype.name}" for name, t in zip(names, tensors, strict=True)]
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and not hasattr(graph, "outer_graph"):
         # Not in a tf.function, where stateful ops run in the order of the program.
@@ -68,6 +68,11 @@ def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0)
             done = act([tensors[i] for i in places], op, [labels[i] for i in places], team)
             results |= zip(places, done, strict=True)
     return [results[i] for i in range(len(tensors))]
+
+
+def _shape(tensor: Any) -> str:
+    """Return the shape for a label; none in a ``tf.function``, whose trace may know other sizes on each rank."""
+    return f"{tensor.shape} " if tf.executing_eagerly() or not hasattr(tensor.graph, "outer_graph") else ""
 
 
 def on_host(tensors: Sequence[Any], op: str, labels: Sequence[str], team: int = 0) -> list[Any]:

@@ -26,7 +26,10 @@ def options_of(optimizer: Any) -> list[dict[str, list[float]]]:
     """
     while hasattr(optimizer, "inner_optimizer"):  # of a LossScaleOptimizer
         optimizer = optimizer.inner_optimizer
-    given = optimizer.get_config() if hasattr(optimizer, "get_config") else vars(optimizer)
+    try:
+        given = optimizer.get_config()
+    except (AttributeError, NotImplementedError):  # of TensorFlow 1; with a schedule of one's own that has none
+        given = vars(optimizer)
     found = {name.lstrip("_"): numbers for name, value in given.items() if (numbers := numbers_of(value))}
     left_out = LEFT_OUT | ({"decay"} if hasattr(optimizer, "_decayed_lr") else set())
     left_out |= {"weight_decay"} if type(optimizer).__module__.startswith("tensorflow_addons") else set()

@@ -253,6 +253,8 @@ class Calls(Libraries):
         functions = [r for r in (self.member(ref.cls, "__call__") or ANY).refs if isinstance(r, Function)]
         if functions:
             return self.run_function(functions[0], args, keywords, node, own)
+        if self.dunder(own, "update_state", args, node, keywords) is not None:
+            return self.dunder(own, "result", [], node, {}) or ANY  # a metric that is called: Keras' __call__ does both
         return self.content_of([*args, *keywords.values()])
 
     def _makes_numbers(self, ref: Obj, name: str) -> bool:

@@ -39,6 +39,7 @@ def _literal(node: cst.Integer | cst.Float | cst.SimpleString) -> Value:
 
 
 _NAMED = (cst.Name, cst.Attribute, cst.Tuple, cst.List)  # what may be evaluated twice
+_PADS = ("padded_batch", "ragged_batch", "bucket_by_sequence_length", "pad_sequence")  # to a batch's longest sample
 _HOLDS = (cst.DictComp, cst.ListComp, cst.Dict, cst.List)
 GOES_THROUGH = "it goes through a share of the batches; what a for loop leaves is reduced behind it"
 
@@ -368,7 +369,7 @@ class Expressions(Machine):
             if place.kind is Kind.SHARD:
                 return Value(ENTRY)
             if owner.name == "size":
-                return self.size() if index.const in (0, NOTHING) else Value(SAME, scalar=True)
+                return self.size() if index.const in (0, NOTHING) else self.other_size()
             picked = self.content(index)
             if owner.scalar and place.kind is Kind.ENTRY:
                 return Value(place, scalar=True)  # loss.data[0], of old
@@ -547,6 +548,11 @@ class Expressions(Machine):
         place = self.of_episode(parts.SUMMED) if self.shards.parts else ENTRY
         return Value(place, scalar=True, name="size")
 
+    def other_size(self) -> Value:
+        """Return the size of an iteration's samples in another dimension: of padded ones the longest's."""
+        padded = not self.shards.parts and _pads(self.script.module)
+        return Value(ENTRY if padded else SAME, scalar=True)
+
     def grows(self, held: Place, entry: Place, scalar: bool | None = True) -> Place:
         """Return the placement of what grew by an entry that is placed so."""
         entry = SAME if self.shards.parts and entry.counts else entry  # all ranks run every serial iteration
@@ -629,3 +635,9 @@ def _grow(held: Place, entry: Place) -> Place:
         return replace(held, adds=held.adds | {"part"}, counts=False)
     what = {Kind.ENTRY: "entry", Kind.SAME: "same", Kind.COUNT: "same", Kind.INDEX: "same", Kind.CLOCK: "entry"}
     return replace(held, adds=held.adds | {what.get(entry.kind, "run")}, counts=False)
+
+
+@lru_cache(maxsize=8)
+def _pads(module: cst.Module) -> bool:
+    """Tell whether a script pads its batches, each to its own longest sample."""
+    return any(isinstance(n, cst.Name) and n.value in _PADS for n in walk(module))

@@ -500,7 +500,8 @@ class Libraries(Given):
             if name in ("reset_state", "reset_states", "reset"):
                 self.write((ref, CONTENT), Value(zero=True))
             elif name in ("update_state", "update", "__call__", "forward"):
-                held, entry = self.read((ref, CONTENT)) or Value(zero=True), combine(self.content(g) for g in given)
+                held = self.read((ref, CONTENT)) or Value(zero=True)
+                entry = combine(map(self.content, _without_weights(given)))
                 if self.shards.parts and entry == ENTRY and rules.is_sum(ref.name) and not any(g.scalar for g in given):
                     entry = self.of_episode(parts.SUMMED)  # over the samples
                 self.write((ref, CONTENT), Value(self.added(held, entry, node)))
@@ -694,3 +695,8 @@ def _within(node: cst.CSTNode) -> list[cst.BaseExpression]:
     direct = [each for each in below if isinstance(each, cst.BaseExpression)]
     parts = (cst.Element, cst.DictElement, cst.FormattedStringExpression)
     return direct + [inner for each in below if isinstance(each, parts) for inner in _within(each)]
+
+
+def _without_weights(given: list[Value]) -> list[Value]:
+    """Return what a metric is given but for weights that are numbers of samples: weighed sums add up as others do."""
+    return [g for i, g in enumerate(given) if i == 0 or g.name != "size"]
