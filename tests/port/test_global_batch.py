@@ -275,7 +275,7 @@ print(*[float(w) for weights in model.get_weights() for w in weights.ravel()])
 """
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [pytest.param(2, marks=pytest.mark.wide), 3])
 def test_ranks_leave_the_serial_parameters_of_keras_where_they_do_not_divide_the_batch(n, tmp_path):
     if find_spec("keras") is None:
         pytest.skip("Keras is not installed")

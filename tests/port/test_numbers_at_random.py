@@ -18,7 +18,7 @@ from dlrun.port import Options, port
 
 FIRST = int(os.environ.get("DLRUN_FUZZ_SEED", "0"))
 PROGRAMS = int(os.environ.get("DLRUN_FUZZ_NUMBERS", "1"))
-WAYS = 40  # a program
+WAYS = 24  # a program
 METER = """
 class Meter:
     def __init__(self):

@@ -17,7 +17,7 @@ from dlrun.errors import DlrunError
 from dlrun.port import Options, port
 
 FIRST = int(os.environ.get("DLRUN_FUZZ_SEED", "0"))
-SCRIPTS = int(os.environ.get("DLRUN_FUZZ_STRUCTURES", "60"))
+SCRIPTS = int(os.environ.get("DLRUN_FUZZ_STRUCTURES", "40"))
 RUN = str(HERE / "one_by_one.py")
 
 

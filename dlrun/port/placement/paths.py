@@ -100,6 +100,8 @@ def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]
                 continue
             seen.add(ref)
             todo += _into(machine, ref, path, depth, found, before)
+            if (data := machine.data_of.get(ref)) is not None:
+                todo.append((Value(refs=data), path + ".dataset", depth + 1))
     return found
 
 

@@ -103,12 +103,22 @@ class Reductions:
         }
 
     def _where_bound(self, made: Exit) -> Exit:
-        """Return an exit that asks for its name where some calls leave it unbound: ``if test: a = []``."""
+        """Return an exit that asks for its name where some calls leave it unbound: ``if test: a = []``.
+
+        Likewise for its key, which the dicts of some objects lack, on all ranks alike: ``self.sums["kd"]``.
+        """
         runs, name = self.run.names_behind.get(made.loop, []), made.path.text.split(".")[0].split("[")[0]
         known = [name in names for names in runs]
-        if made.path.bound or not any(known) or all(known):
+        if made.path.bound:
             return made
-        return replace(made, path=replace(made.path, bound=(f'"{name}" in locals()',)))
+        if any(known) and not all(known):
+            return replace(made, path=replace(made.path, bound=(f'"{name}" in locals()',)))
+        runs_of_keys = self.run.keys_behind.get(made.loop, [])
+        kept = [keys[made.path.text] for keys in runs_of_keys if made.path.text in keys]
+        if not kept or len(kept) == len(runs_of_keys) or not all(kept):
+            return made
+        box, _, key = made.path.text.rpartition("[")
+        return replace(made, path=replace(made.path, bound=(f"{key[:-1]} in {box}",)))
 
     def edits(self) -> Iterator[Edit | Doubt]:
         """Yield one Edit for each loop over a shard that leaves something to be reduced."""

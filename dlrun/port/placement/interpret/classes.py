@@ -255,6 +255,8 @@ class Classes(Containers):
             return self._of_class(member, single) if member is not None else Value(name="")
         if isinstance(ref, Frame):
             return self.read((ref, name)) or ANY
+        if data := self._data_behind(ref):
+            return self.attribute(Value(refs=data), name, node)
         if isinstance(ref, (Function, Bound, Method)):
             return self.read((ref, name)) or Value(refs=frozenset([Method(single, name)]))
         if not isinstance(ref, Obj):
@@ -346,7 +348,8 @@ class Classes(Containers):
 
     def set_attribute(self, owner: Value, name: str, value: Value, node: cst.CSTNode) -> None:
         """Set the attribute ``name`` of all objects that ``owner`` may be."""
-        objects = [r for r in owner.refs if isinstance(r, (Obj, Class, Frame, Function))]
+        refs = [each for ref in owner.refs for each in (self._data_behind(ref) or (ref,))]
+        objects = [r for r in refs if isinstance(r, (Obj, Class, Frame, Function))]
         for ref in objects:
             if isinstance(ref, Obj) and ref.cls is not None and self._set_property(ref, owner, name, value, node):
                 continue
@@ -359,6 +362,15 @@ class Classes(Containers):
             self.write((where, name), value)
             if isinstance(ref, Obj) and ref.kind == "dict" and ref.cls is None and ref.name != "namespace":
                 self.write((ref, key_of(name) or name), value)
+
+    def _data_behind(self, ref: Any) -> frozenset[Any]:
+        """Return the program's data set that ``loader.dataset`` is, where ``ref`` is that."""
+        asked = isinstance(ref, Method) and ref.name == "dataset"
+        return (
+            frozenset(each for loader in ref.receiver.refs for each in self.data_of.get(loader, ()))
+            if asked
+            else frozenset()
+        )
 
     def _by_key(self, ref: Obj, name: str) -> bool:
         """Tell whether a dict's attributes are its entries: ``__getattr__ = dict.__getitem__``."""

@@ -176,6 +176,9 @@ class Libraries(Given):
             place = out_of_sight(place)
         if place.kind is Kind.SAME and row is not Row.SCALAR:
             made = self.new("foreign", node, name=name)
+            data = keywords.get("dataset", args[0] if args else ANY)
+            if name.endswith("DataLoader") and all(isinstance(r, Obj) and r.kind == "instance" for r in data.refs):
+                self.data_of[made] = data.refs
             if row is Row.STATE:
                 self.write((made, CONTENT), Value(zero=True))
             return Value(refs=frozenset([made]), scalar=scalar, reduced=reduced)

@@ -185,6 +185,7 @@ class Machine:
         self.looping = 0  # how deep in loops and comprehensions
         self.loops: list[cst.CSTNode] = []  # those that it is in, but for a loop over a shard
         self.keyed_apart: set[Obj] = set()  # dicts whose keys are of this rank's samples
+        self.data_of: dict[Obj, frozenset[Any]] = {}  # the program's data set that a loader was made of
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
         self.anew: dict[Obj, dict[Obj, list[tuple[str, Value]]]] = {}  # what defaultdicts make, and what that holds
         self.defaults: dict[tuple[cst.Param, Frame | None], Value] = {}  # what parameters default to, made once
