@@ -98,6 +98,16 @@ class Script(Trees):
 
         A name that this module defines comes back as ``.name``; an unknown one as an empty string.
         """
+        known = self._names.get(node)
+        if known is None:
+            known = self._names[node] = self._name_of(node)
+        return known
+
+    @cached_property
+    def _names(self) -> dict[cst.CSTNode, str]:
+        return {}
+
+    def _name_of(self, node: cst.CSTNode) -> str:
         if isinstance(node, cst.Attribute):
             if (there := self.member(node)) is not None:
                 return self._name_by(there[0], node.attr.value)
