@@ -21,7 +21,7 @@ _BY_PATH = (
 
 def remarks(script: Script) -> Iterator[Edit | Doubt]:
     """Yield what a person should know of it, each at its line."""
-    for number, line in notebooks.left_out(script.module.code):
+    for number, line in notebooks.left_out(script.text):
         yield Doubt(
             _at(script, number),
             f"left out, since no script can do it: {line}",

@@ -131,3 +131,25 @@ print(rec.steps[:5], rec.steps[-1], rec.losses[:5])
 print(grown.numel(), grown.shape[0], len(grown), grown.mean().item())
 for p in model.parameters():
     print(int(opt.state[p]["step"]))
+
+# Sums that begin in the first iteration.
+batches = iter(loader)
+for i in range(24):
+    try:
+        x, y = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        x, y = next(batches)
+    loss = train(x, y)
+    if i == 0:
+        summed = 0.0
+    summed += loss
+print("first", summed / 24, i + 1)
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = train(x, y)
+        if i == 0:
+            mean, seen = 0.0, 0
+        mean += loss * len(x)
+        seen += len(x)
+    print("first of an epoch", mean / seen, seen, i + 1)

@@ -31,7 +31,7 @@ def throughput(facts: Facts, run: Interpreter) -> Iterator[Edit]:
             print(dl.get_nranks() * batch_size / (time.time() - start), "samples/s")
     """
     script = facts.script
-    if facts.keeps_steps or facts.options.origin or _RANKS.search(script.module.code):
+    if facts.keeps_steps or facts.options.origin or _RANKS.search(facts.script.text):
         return
     sizes = {script.code(size) for size in _sizes(facts)}
     for node in script.of(cst.BinaryOperation):

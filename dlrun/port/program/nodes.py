@@ -158,3 +158,30 @@ def _is_entry(entry: cst.CSTNode, read: cst.CSTNode) -> bool:
 def numbered(node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is a data set of TensorFlow whose elements come with their numbers: ``ds.enumerate()``."""
     return calls_method(node, "enumerate")
+
+
+def begins_at_first(loop: cst.CSTNode) -> list[cst.If]:
+    """Return the tests of the first iteration under which a loop only sets constants: ``if i == 0: total = 0.0``."""
+    match loop:
+        case cst.For(
+            target=cst.Name(number) | cst.Tuple(elements=[cst.Element(value=cst.Name(number)), *_]),
+            iter=cst.Call(func=cst.Name("range" | "enumerate"), args=[_]),
+        ):
+            lines = [line for line in statements(loop) if isinstance(line, cst.If)]
+            return [line for line in lines if _is_first(line.test, number) and _sets_constants(line.body)]
+    return []
+
+
+def _is_first(test: cst.BaseExpression, number: str) -> bool:
+    match test:
+        case cst.Comparison(
+            left=cst.Name(name),
+            comparisons=[cst.ComparisonTarget(operator=cst.Equal(), comparator=cst.Integer("0"))],
+        ):
+            return name == number
+    return False
+
+
+def _sets_constants(body: cst.CSTNode) -> bool:
+    lines = statements(body)
+    return all(isinstance(line, cst.Assign) and not names_in(line.value) for line in lines)

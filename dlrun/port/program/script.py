@@ -67,7 +67,15 @@ class Script(Trees):
 
     def text_of(self, tree: cst.Module) -> str:
         """Return the text of a file of the program as it was read."""
-        return self.texts.get(tree, tree.code)
+        known = self.texts.get(tree)
+        if known is not None:
+            return known
+        return self.text if tree is self.module else tree.code
+
+    @cached_property
+    def text(self) -> str:
+        """The text of the module as its tree has it."""
+        return self.module.code
 
     def tree_of(self, node: cst.CSTNode) -> cst.Module:
         """Return the module in whose file ``node`` stands."""

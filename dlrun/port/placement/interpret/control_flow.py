@@ -73,6 +73,9 @@ class ControlFlow(Statements):
         return any(value.place.kind is Kind.ENTRY for value in left)
 
     def _do_If(self, node: cst.If) -> None:  # noqa: N802
+        if node in self.at_first:
+            self._branch(node.orelse)
+            return
         test = self.of_serial_number(node, self.eval(node.test))
         if self._on_demand(node):
             return

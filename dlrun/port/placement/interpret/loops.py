@@ -27,6 +27,7 @@ from dlrun.port.placement.values import (
     join,
     joined,
 )
+from dlrun.port.program.nodes import begins_at_first
 
 _PASSES = 12
 _TRIES = 2
@@ -48,6 +49,9 @@ class Loops(Exits):
         source: cst.CSTNode | None = None,
     ) -> None:
         """Run a loop over a shard: until it is known what each location carries, then once for good."""
+        for test in begins_at_first(node):
+            self.at_first.add(test)
+            self.block(test.body)
         base = self._one_each(dict(self.state or {}))
         self.state = dict(base)
         self._bases.append(base)
