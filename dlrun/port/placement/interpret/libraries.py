@@ -376,7 +376,7 @@ class Libraries(Given):
             return ANY
         self.run_given(given, node)
         kind = self.shards.kind(node.func.value if isinstance(node.func, cst.Attribute) else node.func)
-        if alone and not kind and self.keep(receiver, given, node):
+        if alone and not kind and row is not Row.SCALAR and self.keep(receiver, given, node):
             self._sink(node, kept=True)
         networks = [r for r in receiver.refs if isinstance(r, Obj) and r.cls is not None and self.is_module(r.cls)]
         base = SAME if networks and row is Row.PREDICTS else self.content(receiver)
