@@ -13,6 +13,7 @@ from dlrun.port.placement.interpret.machine import Machine, encloses
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Function, Obj, key_in, key_of, merge
 from dlrun.port.placement.values import (
     ANY,
+    BENT_COUNT,
     COUNT,
     ENTRY,
     NOTHING,
@@ -379,8 +380,14 @@ class Expressions(Machine):
             return Value(combine([place, picked]), refs=owner.refs, name="cut" if index.name == "slice" else "")
         place, found = self.content(index), self.of_chosen(owner, found)
         if self.loop is not None and place.kind in (Kind.COUNT, Kind.INDEX) and found.place.kind is Kind.SAME:
-            return found.at(ENTRY)
+            return found.at(BENT_COUNT if found.scalar and self._is_numbered() else ENTRY)
         return found if place.uniform or found.place.kind is Kind.RUN else found.at(combine([place, found.place]))
+
+    def _is_numbered(self) -> bool:
+        """Tell whether this loop goes through samples beside their numbers: what these ask for is none of them."""
+        loop = self.loop.node if self.loop is not None else None
+        over = loop.iter if isinstance(loop, cst.For) else None
+        return isinstance(over, cst.Call) and self.script.name_of(over.func) == "builtins.enumerate"
 
     def entry_in(self, ref: Obj, key: str | None, owner: Value) -> Value:
         """Return the entry of an object under ``key``; of one that is not known any of them."""
