@@ -229,8 +229,8 @@ def different_gradients_are_an_error_on_every_rank():
             call([tf.zeros([2]), tf.zeros([3 + (_r == 0)])])
         except (CommError, tf.errors.OpError) as error:  # on the ranks' GPUs eager code gets the first
             assert "gradient 1 of 2" in str(error), error
-            assert "(4,)" in str(error), error
-            assert "(3,)" in str(error), error
+            shapes = ("(4,)", "(3,)") if call is dl.gradients else ("4 elements", "3 elements")
+            assert all(shape in str(error) for shape in shapes), error
         else:
             raise AssertionError("no error")
     assert dl.gradients([tf.constant(float(_r))])[0].numpy() == (_n - 1) / 2
