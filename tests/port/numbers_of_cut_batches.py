@@ -55,4 +55,20 @@ for epoch in range(2):
         mean += (update(x, y, nn.functional.mse_loss(model(x), y)) - mean) / (step + 1)
         count += len(x)
     print("generator", epoch, mean, count)
+
+samples = [(X[i], Y[i]) for i in range(len(X))]
+for epoch in range(2):
+    rows = torch.randperm(len(X)).view(-1, BATCH)
+    summed = 0.0
+    for row in rows:
+        summed += update(X[row], Y[row], nn.functional.mse_loss(model(X[row]), Y[row]))
+    print("rows", epoch, summed / len(rows), len(rows))
+    total, seen, order = 0.0, 0, list(range(len(samples)))
+    np.random.shuffle(order)
+    for k in range(0, len(order), BATCH):
+        taken = [samples[j] for j in order[k : k + BATCH]]
+        x, y = torch.stack([pair[0] for pair in taken]), torch.stack([pair[1] for pair in taken])
+        total += update(x, y, nn.functional.mse_loss(model(x), y)) * len(taken)
+        seen += len(taken)
+    print("samples", epoch, total / seen, seen)
 print("weights", model.weight.detach().numpy().ravel(), model.bias.item())

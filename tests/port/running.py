@@ -24,7 +24,7 @@ def started(folder, words, ranks=0, **env):
     if IMPORTED_BY.isdisjoint(env):
         environment["DLRUN_TEST_WARM"] = warm(path, env.get("KERAS_BACKEND", ""))
     done = subprocess.run(
-        [*launcher, sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+        [*launcher, sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

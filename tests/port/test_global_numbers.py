@@ -299,7 +299,7 @@ def test_batches_that_the_script_cuts_itself_are_divided(ranks, tmp_path) -> Non
     (tmp_path / "train.py").write_text(program)
     (tmp_path / "dist.py").write_text(ported.text)
     serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=ranks)
-    assert not ported.doubts and len(serial.splitlines()) == 8
+    assert not ported.doubts and len(serial.splitlines()) == 12
     for one, other in zip(serial.splitlines(), mine.splitlines(), strict=True):
         assert rounded(other) == rounded(one)
 

@@ -14,6 +14,7 @@ from dlrun.port import port
 
 HERE = Path(__file__).parent
 PROGRAMS = sorted((HERE / "placement").glob("*.py"))
+pytestmark = pytest.mark.timeout(1200)  # the first test ports and runs all programs
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 
 

@@ -39,7 +39,7 @@ def where_assigned(flow: Flow, uses: Uses, made: cst.CSTNode, iterated: cst.Base
         given = script.bindings_of(iterated)
         if any(b.value is not None and mentions(b.value, {iterated.value}) for b in given):
             return None
-    if not isinstance(made, cst.Call) or script.name_of(made.func).startswith(_ARRAYS):
+    if not isinstance(made, cst.Call) or script.name_of(_first_of_chain(made).func).startswith(_ARRAYS):
         return None
     if flow.definition(made.func) is not None or uses.looked_at(made, iterated):
         return None
@@ -55,6 +55,13 @@ def where_assigned(flow: Flow, uses: Uses, made: cst.CSTNode, iterated: cst.Base
     if len(mine) == 1 and isinstance(mine[0].node, cst.Assign):
         return Feed(mine[0].node, "named", (mine[0].name,))
     return None
+
+
+def _first_of_chain(call: cst.Call) -> cst.Call:
+    """Return the call that a chain of methods begins with: ``randperm(96)`` of ``randperm(96).view(-1, 8)``."""
+    while isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Call):
+        call = call.func.value
+    return call
 
 
 def _is_read(flow: Flow, name: str, scope: Scope, depth: int = 3) -> bool:

@@ -113,11 +113,11 @@ class Reductions:
             return made
         if any(known) and not all(known):
             return replace(made, path=replace(made.path, bound=(f'"{name}" in locals()',)))
-        runs_of_keys = self.run.keys_behind.get(made.loop, [])
-        kept = [keys[made.path.text] for keys in runs_of_keys if made.path.text in keys]
-        if not kept or len(kept) == len(runs_of_keys) or not all(kept):
-            return made
         box, _, key = made.path.text.rpartition("[")
+        dicts = [held[box] for held in self.run.dicts_behind.get(made.loop, []) if box in held]
+        have = {ref for ref, keys in dicts if f"[{key}" in keys}
+        if not have or all(ref in have for ref, _ in dicts):
+            return made
         return replace(made, path=replace(made.path, bound=(f"{key[:-1]} in {box}",)))
 
     def edits(self) -> Iterator[Edit | Doubt]:

@@ -22,7 +22,7 @@ _IN_ORDER = re.compile(r"(^|\.)(randperm|permutation|arange)$")
 def cuts_order(script: Script, flow: Flow, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is an order of samples cut into batches: ``np.array_split(rng.permutation(9), 3)``."""
     made = [o.node for o in flow.origins(node)]
-    cuts = [n for n in made if isinstance(n, cst.Call) and calls_method(n, *_CUTS)]
+    cuts = [n for n in made if isinstance(n, cst.Call) and calls_method(n, *_CUTS, "view", "reshape")]
     if not made or len(cuts) < len(made):
         return False
     cut = [n.args[0].value if _from_library(script, n) and n.args else n.func.value for n in cuts]

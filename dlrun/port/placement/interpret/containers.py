@@ -547,6 +547,8 @@ class Containers(IterationNumbers):
             return Value(COUNT, scalar=True)
         if place.kind is Kind.RUN and "joined" in place.adds:
             return Value(Place(Kind.RUN, place.at, frozenset({"entry"})), scalar=True)
+        if value.refs and value.refs <= self.of_parts:
+            return self.size()
         if place.kind is Kind.ENTRY and all(isinstance(ref, Method) for ref in value.refs):  # len(x), len(batch.x)
             return self.size()
         serial = self.loop is None and self.serial(value)

@@ -63,7 +63,8 @@ class Exits(LibraryRows):
         self.exits: dict[Exit, None] = {}
         self.kept_on: set[Exit] = set()  # what some runs of its loop leave as earlier ones have made it
         self.names_behind: dict[cst.CSTNode, list[set[str]]] = {}  # that are bound behind a loop, run by run
-        self.keys_behind: dict[cst.CSTNode, list[dict[str, bool]]] = {}  # the entries of dicts behind a loop, likewise
+        # the dicts that can be named behind a loop, with the keys that they had before it, likewise
+        self.dicts_behind: dict[cst.CSTNode, list[dict[str, tuple[Obj, frozenset[str]]]]] = {}
         self.around: set[cst.CSTNode] = set()  # loops that step behind a loop over a shard in them
         self.plain_loops: set[cst.CSTNode] = set()
         self.passes: set[cst.CSTNode] = set()  # loops that go through a share once
@@ -92,7 +93,7 @@ class Exits(LibraryRows):
         self._last_places = {at: out[at].place for at in touched}
         found = paths(self, self.frame, base)
         if self.recording:
-            self.keys_behind.setdefault(node, []).append(_keys_of_dicts(found, base))
+            self.dicts_behind.setdefault(node, []).append(self._dicts_behind(found, base))
         for at in sorted(touched, key=lambda at: self._order_behind(at, out)):
             value, before = out[at], base.get(at)
             now = state[at]
@@ -110,6 +111,16 @@ class Exits(LibraryRows):
         kept = (made for made in self.exits if made.loop is node and self._keeps_on(made, base, out))
         self.kept_on.update(made for made in kept if _is_named(made, found))
         return state
+
+    def _dicts_behind(self, found: dict[Any, list[Path]], base: State) -> dict[str, tuple[Obj, frozenset[str]]]:
+        """Return the dicts that can be named behind a loop, by their names, each with the keys it had before."""
+        dicts = {ref: ways for ref, ways in found.items() if isinstance(ref, Obj) and ref.kind == "dict"}
+        return {
+            path.text: (ref, frozenset(key for key in self.keys.get(ref, ()) if (ref, key) in base))
+            for ref, ways in dicts.items()
+            for path in ways
+            if not path.each
+        }
 
     @staticmethod
     def _keeps_on(made: Exit, base: State, out: State) -> bool:
@@ -543,18 +554,6 @@ class Exits(LibraryRows):
 def _how_sure(path: Path) -> tuple[bool, bool, bool]:
     """Sort the ways to name something: first those that surely name it before the loop, too."""
     return path.fresh, bool(path.bound), _DEFAULTS not in path.text
-
-
-def _keys_of_dicts(found: dict[Any, list[Path]], base: State) -> dict[str, bool]:
-    """Return the names of the entries of dicts, ``self.sums["kd"]``, and whether they were there before the loop."""
-    keyed = {at: ways for at, ways in found.items() if isinstance(at, tuple) and at[1].startswith('["')}
-    return {
-        path.text: at in base
-        for at, ways in keyed.items()
-        if isinstance(at[0], Obj) and at[0].kind == "dict"
-        for path in ways
-        if not path.each
-    }
 
 
 def _is_named(made: Exit, found: dict[Any, list[Path]]) -> bool:

@@ -466,6 +466,10 @@ class Expressions(Machine):
             return Value(unknown(node, GOES_THROUGH))
         if key is not None and self.content(key).kind is Kind.ENTRY:
             self.keyed_apart.add(made)
+        over = self.seen_last(node.for_in.iter)
+        samples = over.refs <= self.of_parts if over.refs else over.place.kind is Kind.ENTRY
+        if self.loop is not None and self.shards.parts and samples and kind == "list" and not node.for_in.ifs:
+            self.of_parts.add(made)
         value = self._of_its_own(node, value)
         grown = [at for loop in _loops(node.for_in) for v in self.seen.get(loop.iter, ())[-1:] for at in self.grown(v)]
         if grown and self.recording:
