@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.interpret.exits import Exit
-from dlrun.port.placement.interpret.machine import Entry
+from dlrun.port.placement.interpret.machine import CountInLiteral
 from dlrun.port.placement.store import Bound, Class, Function, Obj
 from dlrun.port.placement.values import MIXED, Kind, Value, is_serial
 from dlrun.port.program.script import Script, walk
@@ -60,9 +60,9 @@ def entries_beside_sums(run: Interpreter) -> set[cst.CSTNode]:
     return mixed - read
 
 
-def _marks(value: Value) -> list[Entry]:
+def _marks(value: Value) -> list[CountInLiteral]:
     inner = [mark for item in value.items or () for mark in _marks(item)]
-    return [*inner, *(mark for mark in value.pending if isinstance(mark, Entry))]
+    return [*inner, *(mark for mark in value.pending if isinstance(mark, CountInLiteral))]
 
 
 def _is_bound(script: Script, node: cst.CSTNode) -> bool:

@@ -365,12 +365,8 @@ class Classes(Containers):
 
     def _data_behind(self, ref: Any) -> frozenset[Any]:
         """Return the program's data set that ``loader.dataset`` is, where ``ref`` is that."""
-        asked = isinstance(ref, Method) and ref.name == "dataset"
-        return (
-            frozenset(each for loader in ref.receiver.refs for each in self.data_of.get(loader, ()))
-            if asked
-            else frozenset()
-        )
+        loaders = ref.receiver.refs if isinstance(ref, Method) and ref.name == "dataset" else ()
+        return frozenset(each for loader in loaders for each in self.data_of.get(loader, ()))
 
     def _by_key(self, ref: Obj, name: str) -> bool:
         """Tell whether a dict's attributes are its entries: ``__getattr__ = dict.__getitem__``."""

@@ -10,7 +10,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import parts, whole
 from dlrun.port.placement.interpret.iteration_numbers import IterationNumbers
-from dlrun.port.placement.interpret.machine import Entry
+from dlrun.port.placement.interpret.machine import CountInLiteral
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import CONTENT, GROWN, OTHERS, REST, VIEW, Class, Method, Obj, key_of, of_key
 from dlrun.port.placement.values import (
@@ -227,7 +227,7 @@ class Containers(IterationNumbers):
             return value
         if node in self.serial_entries:
             return self.restore(node, value)
-        return replace(value, pending=value.pending | {Entry(node)})
+        return replace(value, pending=value.pending | {CountInLiteral(node)})
 
     def _counts(self, node: cst.BaseExpression, value: Value) -> bool:
         """Tell whether ``value`` is a count that ``node`` has, which nothing makes serial by now."""

@@ -92,7 +92,7 @@ class Sink:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CountInLiteral:
     """A mark on a count of iterations that stands in a literal, ``{"loss": total, "batches": len(loader)}``."""
 
     node: cst.CSTNode
