@@ -127,8 +127,12 @@ class Averaging:
         return Fewer(result) if type(result) is int else result, facts
 
     def _serial_steps(self, function: Any, count: int, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Count what ranks have evaluated together as theirs, also where they repeat the training."""
-        with divided(self.loaders.totals.evaluates and self.recorder.orders.training_shards is not None):
+        """Count what ranks have evaluated together as theirs, also where they repeat the training.
+
+        So not the length of a loader that they train on, which a line behind an evaluation may show: all have it whole.
+        """
+        evaluated = self.loaders.totals.evaluates and not self.loaders.is_length_of_trained(count)
+        with divided(evaluated and self.recorder.orders.training_shards is not None):
             result = count if self.recorder.orders.global_batch else function(count, *args, **kwargs)
         return result, {"count": number_of(count), "result": number_of(result)}
 

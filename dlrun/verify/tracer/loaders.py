@@ -67,6 +67,14 @@ class Loaders:
         """Return a small number for a loader or a data set, the same one each time."""
         return self._known.setdefault(id(thing), (len(self._known), thing))[0]
 
+    def is_length_of_trained(self, count: Any) -> bool:
+        """Tell whether ``count`` is the length of a loader that is trained on, and not of the one read last."""
+        totals = self.totals
+        trained = {number for number in totals.trained if number != totals.read}
+        lengths = [(number, thing) for number, thing in self._known.values() if isinstance(thing, DataLoader)]
+        alike = {number for number, thing in lengths if isinstance(count, int) and _length(thing) == count}
+        return bool(alike & trained) and totals.read not in alike
+
     def make(self, loader: DataLoader[Any], given: dict[str, Any]) -> dict[str, Any]:
         """Note a loader of the script's; return its arguments, with the local batch size where the orders ask for it.
 
