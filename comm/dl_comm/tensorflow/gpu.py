@@ -43,7 +43,7 @@ def in_use() -> bool:
         return False
     try:
         with tf.init_scope():
-            _combine([_copy(tf.ones([1]))], [[1]], "mean", ["a trial of TensorFlow's memory"])
+            _combine([_copy(tf.ones([1]))], [np.ones(1, np.int64)], "mean", ["a trial of TensorFlow's memory"])
     except CommError as error:
         if os.environ.get("DL_COMM_GPU_PATH") in ("nccl", "ipc", "mpi"):
             raise
@@ -64,16 +64,17 @@ def reduce(tensors: Sequence[Any], op: str, labels: Sequence[str], team: int) ->
     the GPU that calls the core.
     """
     groups = _groups(tensors)
-    sizes = [[tensors[i].shape.num_elements() for i in group] for group in groups]
     ordered = [labels[i] for group in groups for i in group]
-    act = partial(_combined, sizes=sizes, op=op, labels=ordered, team=team)
+    act = partial(_combined, op=op, labels=ordered, team=team)
     results: dict[int, Any] = {}
     with tf.device(DEVICE):
+        sizes = [_sizes([tensors[i] for i in group]) for group in groups]
         whole = [tf.concat([tf.reshape(tensors[i], [-1]) for i in group], 0) for group in groups]
-        means = act(*whole) if tf.executing_eagerly() else tf.py_function(act, whole, [one.dtype for one in whole])
+        graph = not tf.executing_eagerly()
+        means = tf.py_function(act, [*whole, *sizes], [one.dtype for one in whole]) if graph else act(*whole, *sizes)
         for mean, group, each in zip(means, groups, sizes, strict=True):
             mean.set_shape([None])
-            parts = tf.split(mean, each) if len(group) > 1 else [mean]
+            parts = tf.split(mean, each, num=len(group)) if len(group) > 1 else [mean]
             for i, part in zip(group, parts, strict=True):
                 shape = tensors[i].shape
                 results[i] = tf.reshape(part, shape if shape.is_fully_defined() else tf.shape(tensors[i]))
@@ -82,15 +83,23 @@ def reduce(tensors: Sequence[Any], op: str, labels: Sequence[str], team: int) ->
 
 
 def _groups(tensors: Sequence[Any]) -> list[list[int]]:
-    """Return which tensors travel as one: those of a type; one whose size is not known yet goes alone."""
+    """Return which tensors travel as one: those of a type, whatever sizes this rank's trace of a function knows."""
     found: dict[Any, list[int]] = {}
     for i, tensor in enumerate(tensors):
-        found.setdefault(tensor.dtype if tensor.shape.is_fully_defined() else i, []).append(i)
+        found.setdefault(tensor.dtype, []).append(i)
     return list(found.values())
 
 
-def _combined(*whole: Any, sizes: list[list[int | None]], op: str, labels: list[str], team: int) -> list[Any]:
-    """Return dense eager tensors combined over the ranks; ``sizes`` are the elements of each part of each."""
+def _sizes(tensors: Sequence[Any]) -> Any:
+    """Return the elements of each tensor, as an int64 vector."""
+    if all(tensor.shape.is_fully_defined() for tensor in tensors):
+        return np.array([tensor.shape.num_elements() for tensor in tensors], np.int64)
+    return tf.stack([tf.size(tensor, out_type=tf.int64) for tensor in tensors])
+
+
+def _combined(*given: Any, op: str, labels: list[str], team: int) -> list[Any]:
+    """Return dense eager tensors combined over the ranks. They are given, then the elements of each part of each."""
+    whole, sizes = given[: len(given) // 2], [np.array(each) for each in given[len(given) // 2 :]]
     users, begun = averaging.of(team), time.perf_counter()
     if op == "mean" and users.lags():
         arrays = [np.array(one) for one in whole]
@@ -110,14 +119,13 @@ def _copy(dense: Any) -> Any:
         return tf.raw_ops.ConcatV2(values=[dense, tf.zeros([0], dense.dtype)], axis=0)
 
 
-def _combine(own: list[Any], sizes: Sequence[Sequence[int | None]], op: str, labels: list[str]) -> None:
+def _combine(own: list[Any], sizes: Sequence[np.ndarray], op: str, labels: list[str]) -> None:
     """Write into ``own``, which nobody else has, and return when it is done."""
     buffers = []
     context.async_wait()  # else to_dlpack might come before an operation that eager code has put off
     for one, each in zip(own, sizes, strict=True):
-        address, count, kind = dlpack.described(tf.experimental.dlpack.to_dlpack(one), one)
-        for size in each:
-            n = count if size is None else size
+        address, _, kind = dlpack.described(tf.experimental.dlpack.to_dlpack(one), one)
+        for n in each.tolist():
             buffers.append((address, n, kind))
             address += n * one.dtype.size
     kind, _, root = op.partition(" ")

@@ -96,6 +96,16 @@ def sizes_that_a_graph_does_not_know_are_taken():
     assert np.allclose(x, _mean((4, 3)), atol=1e-5) and np.allclose(again, x) and np.allclose(y, _mean(5), atol=1e-5)
 
 
+def a_size_that_only_one_rank_knows_is_taken():
+    @tf.function(input_signature=[tf.TensorSpec([4 if _r else None, 3]), tf.TensorSpec([5])])
+    def act(x, y):
+        return dl.gradients([x, y, x])
+
+    (x, y, again), over = _went_over_the_gpu(lambda: act(_drawn(_r, (4, 3)), _drawn(_r, 5)))
+    assert over
+    assert np.allclose(x, _mean((4, 3)), atol=1e-5) and np.allclose(again, x) and np.allclose(y, _mean(5), atol=1e-5)
+
+
 def keras_fit_trains_alike_on_all_ranks():
     import dl_comm.keras as dl_keras
     import keras
@@ -136,11 +146,12 @@ def different_gradients_are_named_on_all_ranks():
     def average(t):
         return dl.gradients([tf.zeros(3), t])
 
-    for act in (average, tf.function(average)):
+    sized = "gradient 1 of 2 float32 float32, 4 elements", "5 elements on rank 1"  # a graph's labels hold no shapes
+    for act, said in (average, ("gradient 1 of 2 (4,) float32", "(5,) float32")), (tf.function(average), sized):
         try:
             act(tf.zeros(4 + _r))
         except (dl_comm.CommError, tf.errors.OpError) as error:
-            assert "gradient 1 of 2 (4,) float32" in str(error) and "(5,) float32" in str(error), error
+            assert all(part in str(error) for part in said), error
         else:
             raise AssertionError("nobody minds")
 
