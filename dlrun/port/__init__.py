@@ -29,11 +29,11 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.models.kinds import plays
 from dlrun.port.facts.taint import Taint, chances, forwards, made_of
 from dlrun.port.facts.torch import Gradients
-from dlrun.port.feeds import Feeds, local_samples, samples
+from dlrun.port.feeds import Feeds, drawn_batches, local_samples, samples
 from dlrun.port.feeds.ahead import drawn_ahead
 from dlrun.port.feeds.evaluations import evaluations
 from dlrun.port.feeds.full.one_batch import in_one_batch
-from dlrun.port.feeds.positions.cuts import divide
+from dlrun.port.feeds.positions import cuts
 from dlrun.port.observing import Observed
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.reading import read
@@ -156,7 +156,8 @@ def facts_of(script: Script, options: Options) -> Facts:
     if in_one_batch(feeds):
         options = replace(options, batch="global")
     if options.batch == "global":
-        divide(feeds)
+        cuts.divide(feeds)
+        drawn_batches.divide(feeds)
         if (reason := not_globally(feeds)) is not None:
             raise reason
     return gather(loops, feeds, options)

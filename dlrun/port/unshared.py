@@ -195,7 +195,8 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
     drawn = [
         loop
         for loop in feeds.counted
-        if not any(feeds.iterated.advanced(c) is not None for c in feeds.draws.reached(loop.body))
+        if loop not in feeds.found
+        and not any(feeds.iterated.advanced(c) is not None for c in feeds.draws.reached(loop.body))
     ]
     indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
     streams = [f.node for f in feeds.found.values() if f.how in ("stretch", "stretches")]

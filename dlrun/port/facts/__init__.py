@@ -110,14 +110,16 @@ class Top:
 class Feed:
     """Where training batches come from: ``how`` tells what to do with ``node``.
 
-    named: the assignment after which the variable ``names`` holds such a loader;
-    loader: the call that makes the loader, used for training only; iterable: an expression that a training loop runs
-    over; indices: the range of positions that it runs over; positions: likewise, where the loop also counts its steps
-    by them (``names`` holds the variable, ``picks`` its target and its uses that pick samples); cut: likewise, where
-    each rank takes a part of every batch (``picks`` are the slices that are one); turns: a function that returns the
-    next samples at each call; arrays: ``names`` of tensors that each step takes whole, sliced along axis 0 before the
-    loop ``node``, or after the assignment ``node``, under names of their own at the uses ``picks``; array: an
-    expression that stands for such an array; ``gathered`` is how the loss gathers samples.
+    named: the assignment after which the variable ``names`` holds such a loader; loader: the call that makes the
+    loader, used for training only; iterable: an expression that a training loop runs over; indices: the range of
+    positions that it runs over; positions: likewise, where the loop also counts its steps by them (``names`` holds
+    the variable, ``picks`` its target and its uses that pick samples); cut: likewise, where each rank takes a part
+    of every batch (``picks`` are the slices that are one); drawn: a loop that draws its batches, of which each rank
+    takes a part (``picks`` are the calls that return one; ``draws`` those that draw for evaluations); turns: a
+    function that returns the next samples at each call; arrays: ``names`` of tensors that each step takes whole,
+    sliced along axis 0 before the loop ``node``, or after the assignment ``node``, under names of their own at the
+    uses ``picks``; array: an expression that stands for such an array; ``gathered`` is how the loss gathers
+    samples.
 
     Where a state is handed on from batch to batch: stretch: an expression of which each rank takes a stretch along
     ``axis``; stretches: the assignment after which (or ``before`` the statement that) the variables ``names`` are cut
@@ -126,15 +128,27 @@ class Feed:
 
     node: cst.CSTNode
     how: Literal[
-        "loader", "iterable", "named", "indices", "positions", "cut", "turns", "arrays", "array", "stretch", "stretches"
+        "loader",
+        "iterable",
+        "named",
+        "indices",
+        "positions",
+        "cut",
+        "drawn",
+        "turns",
+        "arrays",
+        "array",
+        "stretch",
+        "stretches",
     ]
     names: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()  # of ``names``, those that each process draws at random for itself
-    picks: tuple[cst.Name | cst.Attribute | cst.Subscript, ...] = ()
+    picks: tuple[cst.Name | cst.Attribute | cst.Subscript | cst.Call, ...] = ()
     axis: int = 0
     before: bool = False
     again: tuple[tuple[str, str], ...] = ()
     draws: tuple[cst.Call, ...] = ()
+    alike: tuple[cst.Call, ...] = ()  # the calls by which ``picks`` and ``draws`` draw random numbers
     gathered: Reductions | None = None
     sizes: tuple[cst.Name, ...] = ()  # the number of samples, where it makes the shape of a state
 

@@ -17,7 +17,7 @@ def samples(feeds: Feeds) -> Iterator[cst.CSTNode]:
     """Yield what loops run over, and what next() or chance draws for a step, where that is the local share."""
     loops = [x for x in (*feeds.loops.training, *feeds.loops.accumulating) if isinstance(x, cst.For)]
     yield from (feed.node for feed in feeds.found.values() if feed.how == "iterable")
-    yield from (pick for feed in feeds.found.values() if feed.how == "cut" for pick in feed.picks)
+    yield from (pick for feed in feeds.found.values() if feed.how in ("cut", "drawn") for pick in feed.picks)
     for source in (feeds.iterated.source(loop.iter) for loop in loops):
         if any(_holds(feeds, feed, source) for feed in feeds.found.values()):
             yield source
@@ -25,9 +25,10 @@ def samples(feeds: Feeds) -> Iterator[cst.CSTNode]:
         iterator = feeds.iterated.advanced(call)
         if iterator is not None and any(_holds(feeds, feed, iterator) for feed in feeds.found.values()):
             yield call
+    alike = {call for feed in feeds.found.values() for call in feed.alike}
     led = [feeds._loss(c) for c in feeds.loops.gradients.backwards]
     for call in (c for loop in feeds.counted if not feeds.episodes for c in feeds.draws.random(loop.body)):
-        if any(map(Taint(feeds.script, feeds.loops.kinds, [call]), led)):
+        if call not in alike and any(map(Taint(feeds.script, feeds.loops.kinds, [call]), led)):
             yield call
 
 

@@ -67,6 +67,7 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         steps=frozenset([*(step.node for step in facts.steps), *(update for update, _ in facts.by_hand)]),
         gradients=frozenset([*getattr(facts, "averages", ()), *getattr(facts, "clipped", ())]),
         cut=frozenset(_cut(facts)),
+        alike=frozenset(call for feed in facts.feeds for call in feed.alike),
         sliced={f.node: f.names for f in facts.feeds if f.how == "arrays" and not f.picks},
         averaged=frozenset(partial_sums(facts)) if facts.keeps_steps else frozenset(),
         runs=frozenset({*facts.runs, *(step.node for step in facts.steps)}) if session else frozenset(),
@@ -86,7 +87,7 @@ def _cut(facts: Facts) -> Iterator[cst.CSTNode]:
     for feed in facts.feeds:
         if feed.how == "array":
             yield feed.node
-        elif feed.how in ("arrays", "cut"):
+        elif feed.how in ("arrays", "cut", "drawn"):
             yield from feed.picks
 
 

@@ -123,7 +123,8 @@ class MadeSerial(Wraps):
         if shown and texts:
             return self._of_texts(texts)
         behind = self.sink is not None and self.sink.loop is None
-        if place.kind is Kind.ENTRY and shown and not behind:
+        rows = any(value.refs and self.run.numbers(value) for value in self.run.seen.get(node, ()))
+        if place.kind is Kind.ENTRY and shown and not behind and not rows:
             return []  # of one iteration: no number
         self.lost.append(node)  # nothing is known that makes it serial
         return None

@@ -43,11 +43,12 @@ class Shards:
     graph is computed from what they are fed, ``number`` whether it is one number, ``counts_steps`` whether it is the
     number of updates so far; ``resumes`` whether the script goes on from the number in the name of a checkpoint.
 
-    ``parts``: each rank runs every serial iteration, on a part of its batch (see ``interpret.parts``); ``cut`` are the
-    expressions that are this rank's part of an array then, ``sliced`` the names that are so behind a statement, or
-    from the beginning of a loop. ``averaged`` are the sums over a part that are n times as large
-    (``dl.partial_sum``). ``episodes``: a part is an episode of this rank's, of which nothing adds up;
-    ``plays`` are the loops that play one, ``answers`` what an environment answers, and how many values.
+    ``parts``: each rank runs every serial iteration, on a part of its batch (see ``interpret.parts``); ``cut`` are
+    the expressions that are this rank's part of an array then, ``sliced`` the names that are so behind a statement,
+    or from the beginning of a loop. ``averaged`` are the sums over a part that are n times as large
+    (``dl.partial_sum``). ``alike`` are the calls that draw on all ranks alike, within loops that draw their
+    batches. ``episodes``: a part is an episode of this rank's, of which nothing adds up; ``plays`` are the loops
+    that play one, ``answers`` what an environment answers, and how many values.
     """
 
     made: frozenset[cst.CSTNode] = frozenset()
@@ -69,6 +70,7 @@ class Shards:
     cut: frozenset[cst.CSTNode] = frozenset()
     sliced: dict[cst.CSTNode, tuple[str, ...]] = field(default_factory=dict)
     averaged: frozenset[cst.CSTNode] = frozenset()
+    alike: frozenset[cst.CSTNode] = frozenset()
     runs: frozenset[cst.CSTNode] = frozenset()
     local: Callable[[cst.CSTNode], bool] = lambda node: False
     number: Callable[[cst.CSTNode], bool] = lambda node: False

@@ -108,7 +108,7 @@ def merge(a: State | None, b: State | None) -> State | None:
     return out
 
 
-def merge_diverged(a: State | None, b: State | None, test: cst.CSTNode) -> State | None:
+def merge_diverged(a: State | None, b: State | None, test: cst.CSTNode, drawn: bool = False) -> State | None:
     """Return what holds where two ways meet that some ranks go one and some the other."""
     if a is None or b is None:
         return b if a is None else a
@@ -116,7 +116,7 @@ def merge_diverged(a: State | None, b: State | None, test: cst.CSTNode) -> State
     for location, value in b.items():
         known = out.get(location)
         if known is not value:
-            out[location] = value if known is None else diverged(known, value, test)
+            out[location] = value if known is None else diverged(known, value, test, drawn)
     return out
 
 

@@ -196,6 +196,11 @@ def _joined_scalar(a: Value, b: Value) -> bool | None:
     return a.scalar if b.const is None or a.scalar == b.scalar else None
 
 
+def one_more(known: Value, entry: Value) -> bool | None:
+    """Return whether the entries of what holds ``known``, and ``entry`` now, are one number each."""
+    return True if entry.scalar and (known.scalar or known.place.untouched) else None
+
+
 def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
     """Return what holds of a value that is ``a`` or ``b``: of one location, or of entries that are ``beside``."""
     if a is None or b is None or a == b:
@@ -247,14 +252,19 @@ def joined(values: Iterable[Value]) -> Value:
     return found if found is not None else ANY
 
 
-def diverged(a: Value, b: Value, test: cst.CSTNode) -> Value:
-    """Return what holds of a location that is ``a`` on some ranks and ``b`` on others, by a test that diverges."""
+def diverged(a: Value, b: Value, test: cst.CSTNode, drawn: bool = False) -> Value:
+    """Return what holds of a location that is ``a`` on some ranks and ``b`` on others, by a test that diverges.
+
+    Where the test is ``drawn``, or asks a clock, rank 0's outcome is as good as another.
+    """
     if a == b:
         return a
     both = join(a, b)
     kinds = {a.place.kind, b.place.kind}
     if a.items is not None and b.items is not None and len(a.items) == len(b.items) and kinds == {Kind.SAME}:
         return replace(both, items=tuple(diverged(x, y, test) for x, y in zip(a.items, b.items, strict=True)))
+    if drawn and both.place.kind is Kind.CLOCK:
+        return both
     if a.place.untouched or b.place.untouched:
         own, other = (a, b) if a.place.untouched else (b, a)
         goes_on = other.place.kind in (Kind.RUN, Kind.EXTREME) and other.place.at == own.place.at
@@ -287,6 +297,8 @@ def combine(places: Iterable[Place]) -> Place:
         if p.kind is Kind.UNKNOWN:
             return p
     kinds = {p.kind for p in found}
+    if Kind.CLOCK in kinds and all(p.kind is Kind.CLOCK or p.untouched for p in found):
+        return CLOCK
     if kinds & {Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO}:
         if len(found) > 1 or found[0].kind is not Kind.RATIO:
             return MIX

@@ -15,7 +15,7 @@ from dlrun.port.facts.numbers.integers import integers
 from dlrun.port.insert import expression, in_brackets
 from dlrun.port.placement.beside_sums import beside_counts
 from dlrun.port.placement.fields import as_argument
-from dlrun.port.placement.interpret import Interpreter
+from dlrun.port.placement.interpret import Interpreter, parts
 from dlrun.port.placement.interpret.machine import Field, Sink
 from dlrun.port.placement.reduce import Reductions
 from dlrun.port.placement.values import MIXED, SAME, Kind, Place, Why, join_places, unknown
@@ -57,10 +57,15 @@ class Wraps:
         place: Place | None = None
         for value in self.run.seen.get(node, ()):
             here = self.run.content(value) if value.items is not None else value.place
-            place = here if place is None else join_places(place, here)
+            alike = place is not None and self._means(place) and place.adds == here.adds
+            place = here if place is None or alike else join_places(place, here)
         if place is not None and beside_counts(self.run, node):
             return MIXED
         return place if place is not None else SAME
+
+    def _means(self, place: Place) -> bool:
+        """Tell whether a number so far averages, from wherever it began: of a list that is made anew at times."""
+        return self.run.shards.parts and place.kind is Kind.RUN and parts.how(place.adds, False) == "average"
 
     def is_number(self, node: cst.CSTNode) -> bool:
         """Tell whether an expression is one number."""

@@ -138,6 +138,8 @@ class Reductions:
                 level = self._joined(node, made or [self.of(node.value)])
                 return level if node.attr.value not in ("shape", "size", "dtype", "device", "ndim") else FREE
             case cst.Call():
+                if (array := self._data(node)) is not None:
+                    return Level("each", (), frozenset([array]))
                 return self._of_call(node)
             case cst.BinaryOperation():
                 return self._of_pair(node, self.of(node.left), self.of(node.right))

@@ -29,6 +29,7 @@ from dlrun.port.placement.values import (
     constant,
     join,
     joined,
+    one_more,
     trimmed,
     unknown,
 )
@@ -166,11 +167,13 @@ class Containers(IterationNumbers):
 
         What is no single number is marked: all ranks' rows together are n times as many as the serial script's.
         """
+        if entry.scalar and self.content(entry).kind is not Kind.ENTRY and self._differs(entry):
+            return self.force(node, entry)
         fields = [(each, self.looked_at(each)) for each in self._written_in(node)] if entry.texts and node else []
         if fields:
-            forced = [self.force(each, v) if v.scalar and v.place.kind is Kind.ENTRY else v for each, v in fields]
+            forced = [self.force(each, v) if v.scalar and self._differs(v) else v for each, v in fields]
             return replace(entry, place=combine(map(self.content, forced)))
-        held = [(key, each, v) for key, each, v in self._literal(node, entry) if self.content(v).kind is Kind.ENTRY]
+        held = [(key, each, v) for key, each, v in self._literal(node, entry) if self._differs(v)]
         numbers = {key: self.force(each, v) for key, each, v in held if v.scalar}
         entry = self._rewritten(entry, numbers)
         kinds = (*CONTAINERS, "instance")
@@ -178,6 +181,11 @@ class Containers(IterationNumbers):
             return entry
         whole = self.content(entry).kind is not Kind.ENTRY
         return entry if whole else replace(entry, place=Place(Kind.ENTRY, adds=frozenset({"row"})))
+
+    def _differs(self, number: Value) -> bool:
+        """Tell whether a number is made of this rank's parts, of one iteration or of those so far."""
+        place = self.content(number)
+        return place.kind is Kind.ENTRY or (place.kind in (Kind.RUN, Kind.RATIO) and not place.counts)
 
     def _literal(self, node: cst.BaseExpression | None, entry: Value) -> list[tuple[Any, cst.BaseExpression, Value]]:
         """Return what a literal tuple, list or dict, or ``dict(loss=x)``, holds: key, expression, value."""
@@ -310,7 +318,8 @@ class Containers(IterationNumbers):
             counts = any(p.kind in (Kind.COUNT, Kind.INDEX) or p.counts for p in numbers)
             if counts and not fires and not self.shards.parts:
                 place = replace(place, adds=place.adds | {"run"})  # the numbers of other iterations
-            self.write(at, Value(place, refs=known.refs | entry.refs))
+            self.last_row[ref] = entry.items or ()
+            self.write(at, Value(place, refs=known.refs | entry.refs, scalar=one_more(known, entry)))
         elif known is None or known.name == "empty":
             self.write(at, entry)
         else:

@@ -119,7 +119,7 @@ class ControlFlow(Statements):
             return
         leaves = then is None or self.state is None
         self.by_carried[node.test] = False
-        self.state = merge_diverged(then, self.state, node.test)
+        self.state = merge_diverged(then, self.state, node.test, place.kind is Kind.CLOCK)
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)
 

@@ -26,6 +26,7 @@ from dlrun.port.placement.values import (
     constant,
     join,
     joined,
+    one_more,
     power,
     trimmed,
     unknown,
@@ -372,7 +373,7 @@ class Expressions(Machine):
             if owner.name == "size":
                 return self.size() if index.const in (0, NOTHING) else self.other_size()
             picked = self.content(index)
-            if owner.scalar and place.kind is Kind.ENTRY:
+            if owner.scalar and place.kind is Kind.ENTRY and owner.name != "guessed":
                 return Value(place, scalar=True)  # loss.data[0], of old
             whole = place.kind in (Kind.SAME, Kind.CLOCK)  # an order that was drawn between loops is one on all ranks
             if self.loop is not None and picked.kind in (Kind.COUNT, Kind.INDEX) and whole:
@@ -397,10 +398,14 @@ class Expressions(Machine):
         if ref.kind == "foreign" and (among := self.read((ref, REST))) is not None:
             return among  # what its maker was given
         if ref.kind == "foreign":
-            held = self.read((ref, CONTENT)) or ANY
-            return Value(held.place, reduced=held.reduced)
+            held = self.entry_of(self.read((ref, CONTENT)) or ANY, CONTENT)
+            return Value(held.place, scalar=held.scalar, reduced=held.reduced)
         if ref.name == "counter" and (made := self._by_key_of(ref, key)) is not None:
             return made
+        row = self.last_row.get(ref) if key == "[-1]" else None
+        grown = self.read((ref, GROWN)) if row else None
+        if row and grown is not None and grown.place.kind is Kind.RUN:
+            return replace(self.entry_of(grown, GROWN), items=row)
         if key is None or not any(k.startswith("[") and k not in (REST, GROWN) for k, _ in self.fields(ref)):
             return self.entries(Value(refs=frozenset([ref])))
         parts = [(k, v) for k in (REST, GROWN) if (v := self.read((ref, k))) is not None and v.name != "empty"]
@@ -601,7 +606,8 @@ class Expressions(Machine):
         if held is not None:
             place = self.grows(held.place, self.content(entry), entry.scalar)
             place = trimmed(place) if left.name == "cut" else place
-            self.write((made, GROWN), Value(self.in_some_order(place, made), refs=held.refs | entry.refs))
+            place = self.in_some_order(place, made)
+            self.write((made, GROWN), Value(place, refs=held.refs | entry.refs, scalar=one_more(held, entry)))
         else:
             self.write((made, REST), join(before, entry))
         return Value(refs=frozenset([made]))

@@ -305,6 +305,8 @@ class LibraryRows(Calls):
         return Value(CLOCK, scalar=True)
 
     def _row_chance(self, args: list[Value], node: cst.Call) -> Value:
+        if self.loop is not None and node in self.shards.alike:
+            return ANY
         if self.loop is not None:
             return Value(ENTRY, name="chance")
         library = self.script.name_of(node.func).partition(".")[0]

@@ -170,6 +170,7 @@ class Machine:
         self.within_whole: dict[cst.CSTNode, dict[cst.CSTNode, None]] = {}  # what goes through such batches, and whose
         self.gone_through: dict[cst.CSTNode, set[cst.CSTNode]] = {}  # the loops that go through the batches of a loader
         self.lost: cst.CSTNode | None = None
+        self.last_row: dict[Obj, tuple[Value, ...]] = {}  # the tuple that a list has got last: rows[-1]
         self.guessed: dict[cst.CSTNode, None] = {}  # numbers of a part that are taken for means, see ``parts``
         self.guards: list[tuple[Location, str, str]] = []  # of branches on `value > best`: best, max, the value's text
         self.keys: dict[
@@ -503,7 +504,10 @@ class Machine:
 
     def entry_of(self, held: Value, key: str) -> Value:
         """Return one entry of what is kept under ``key``: of this rank's list of entries so far, an entry."""
-        if held.place.kind is Kind.RUN and key == GROWN and held.place.adds:
+        kept = held.place.adds if held.place.kind is Kind.RUN else frozenset()
+        if kept and kept <= ({"fires", "same"} if self.shards.parts else {"fires"}):
+            return held.at(SAME)
+        if kept and (key == GROWN or kept <= {"stored", "placed", "set"}):
             return held.at(parts.of_each(held.place.adds) if self.shards.parts else ENTRY)
         return held
 

@@ -69,7 +69,9 @@ def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | 
         return None
     if "centered" in (left.name, right.name) and not _linear(op, a, b):
         return LOCAL
-    if not {"summed", "bent"} & (a.adds | b.adds) and not (left.scalar or right.scalar):
+    local = any(v.scalar and v.name != "guessed" for v in (left, right) if v.place.kind is Kind.ENTRY)
+    uniform = any(v.scalar for v in (left, right) if v.place.kind is not Kind.ENTRY)
+    if not {"summed", "bent"} & (a.adds | b.adds) and not local and not uniform:
         return ENTRY  # of single samples, or means
     for over in (PER, RATE):
         if {a, b} == {SUMMED, over} and isinstance(op, _MULTIPLIES):

@@ -23,7 +23,20 @@ from dlrun.port.placement.store import (
     key_in,
     key_of,
 )
-from dlrun.port.placement.values import ANY, ENTRY, INDEX, NOTHING, SAME, Kind, Place, Value, combine, trimmed, unknown
+from dlrun.port.placement.values import (
+    ANY,
+    ENTRY,
+    INDEX,
+    NOTHING,
+    SAME,
+    Kind,
+    Place,
+    Value,
+    combine,
+    one_more,
+    trimmed,
+    unknown,
+)
 from dlrun.port.program.script import dotted, walk
 
 _VIEWS = ("view", "reshape", "flatten", "squeeze", "ravel", "detach", "numpy", "contiguous", "t", "transpose")
@@ -406,7 +419,8 @@ class Statements(Loops):
             if sums or value.place.kind is Kind.ENTRY:
                 place = value.place if index.place.uniform else self.counted(value.place)
                 adds = place.adds if sums else frozenset({"stored"})
-                self.write(at, Value(Place(Kind.RUN, held.place.at, held.place.adds | adds), refs=held.refs))
+                stored = Place(Kind.RUN, held.place.at, held.place.adds | adds)
+                self.write(at, Value(stored, refs=held.refs, scalar=one_more(held, value)))
                 return
         self.put(ref, key, value)
 
@@ -427,7 +441,7 @@ class Statements(Loops):
                 result = Place(Kind.RUN, held.place.at, held.place.adds | {by if place.kind is Kind.ENTRY else "set"})
             else:
                 result = combine([held.place, place])
-            self.write((ref, CONTENT), Value(result))
+            self.write((ref, CONTENT), Value(result, scalar=one_more(held, value)))
         else:
             self.write((ref, CONTENT), Value(combine([held.place, place])))
 

@@ -169,15 +169,20 @@ def _by_tables(facts: Facts, loop: cst.For | cst.While) -> Iterator[cst.Subscrip
 
 def generators(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a loop draws from a generator of the script's own, which has one seed on all ranks."""
+    alike = {call for feed in facts.feeds for call in feed.alike}
     for loop in facts.loops:
         if not isinstance(loop, (cst.For, cst.While)) or runs_inside(facts, loop.body):
             continue
         for body in (loop.body, *_called(facts, loop.body)):
-            for call, _ in seeded_draws(facts, body):
+            for call in (c for c, _ in seeded_draws(facts, body) if c not in alike):
                 yield _alike(facts, call, dotted(call.func.value))  # type: ignore[attr-defined]
         for call in (n for n in walk(loop.body) if isinstance(n, cst.Call)):
             given = argument(call, "generator") if facts.kinds.of_call(call) != "loader" else None
-            if given is not None and any(_is_generator(facts, o.node) for o in facts.flow.origins(given)):
+            if (
+                given is not None
+                and call not in alike
+                and any(_is_generator(facts, o.node) for o in facts.flow.origins(given))
+            ):
                 yield _alike(facts, call, facts.script.code(given))
 
 

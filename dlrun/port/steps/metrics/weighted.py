@@ -96,7 +96,7 @@ def _is_parameter(facts: Facts, node: cst.CSTNode) -> bool:
 
 def _of_batch(facts: Facts, node: cst.CSTNode) -> str | None:
     """Return the name of what a training loop takes of each batch, None of anything else."""
-    if any(node in feed.picks for feed in facts.feeds if feed.how == "cut"):
+    if any(node in feed.picks for feed in facts.feeds if feed.how in ("cut", "drawn")):
         return facts.script.code(node)
     for bound in facts.script.bindings_of(node) if isinstance(node, cst.Name) else ():
         counted = isinstance(bound.value, cst.Call) and facts.script.name_of(bound.value.func) == "builtins.enumerate"

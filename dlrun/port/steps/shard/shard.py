@@ -76,6 +76,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
         elif feed.how == "cut":
             yield from cut_batches(facts, feed)
+        elif feed.how == "drawn":
+            yield from drawn_batches(facts, feed)
         elif feed.how in ("arrays", "array"):
             yield from full.arrays(facts, feed)
     if full.weighs_batches(facts):
@@ -147,9 +149,41 @@ def cut_batches(facts: Facts, feed: Feed, summed: bool = False) -> Iterator[Edit
         )
 
 
+def drawn_batches(facts: Facts, feed: Feed) -> Iterator[Edit | Doubt]:
+    """Yield what lets all ranks draw one batch, and makes it this rank's part.
+
+    Before:
+        while step < 1000:
+            x, y = get_batch("train")
+
+    After:
+        while step < 1000:
+            dl.reseed(alike=True)  # what follows all ranks draw alike, from rank 0's random numbers
+            x, y = dl.part(get_batch("train"))
+            dl.reseed()  # from here on each rank draws random numbers of its own
+    """
+    yield from cut_batches(facts, feed)
+    lines: set[cst.CSTNode] = set()
+    for call in (*(pick for pick in feed.picks if isinstance(pick, cst.Call)), *feed.draws):
+        statement = facts.script.statement_of(call)
+        if not isinstance(statement, cst.If):
+            yield from alike.drawn(facts, call, lines)
+        elif statement not in lines:
+            lines.add(statement)
+            why = "each rank has random numbers of its own: rank 0 decides"
+            yield Edit(
+                statement.test,
+                why,
+                lambda test: expression(
+                    "reduced_value", {"value": test}, dl=facts.alias, how="agree", since="", over=""
+                ),
+            )
+
+
 def positions(facts: ScriptFacts, feed: Feed) -> Iterator[Edit]:
     """Yield what lets all ranks count the same steps, and each pick by a number of its own."""
     target, *picks = feed.picks
+    assert isinstance(target, cst.Name)
     own = f"own_{target.value}"
     yield Edit(
         feed.node,
