@@ -74,9 +74,12 @@ SUMMED = (
 )
 
 
-def counting(text: str, total: str, loss: str, *more: tuple[str, str]) -> str:
-    """Return a script that carries a number on, counts while it trains, and shows that after the evaluation."""
-    show = f"    print({total.format('right')} / {total.format('seen')})\n"
+def counting(text: str, total: str, loss: str, steps: str, *more: tuple[str, str]) -> str:
+    """Return a script that carries a number on, counts while it trains, and shows that after the evaluation.
+
+    So it does the number of batches that it trains on.
+    """
+    show = f"    print({total.format('right')} / {total.format('seen')}, {steps.format('len(train_loader)')})\n"
     edits = (
         *((a, b.format(loss)) for a, b in SMOOTH),
         *COUNTED,
@@ -89,9 +92,10 @@ def counting(text: str, total: str, loss: str, *more: tuple[str, str]) -> str:
 def test_what_is_carried_on_is_averaged_and_sums_over_ranks_are_of_evaluations_that_they_share(
     shares, prove, port
 ) -> None:
-    serial = counting((SCRIPTS / "train.py").read_text(), "{}", "loss.item()")
+    serial = counting((SCRIPTS / "train.py").read_text(), "{}", "loss.item()", "{}")
+    steps = "dl.serial_steps({})"
     loss = "dl.average(loss.item())" if shares else "loss.item()"
-    verdict = prove(counting(port, "dl.total({})", loss, *SUMMED[0 if shares else 1 :]), serial=serial)
+    verdict = prove(counting(port, "dl.total({})", loss, steps, *SUMMED[0 if shares else 1 :]), serial=serial)
     failed = [check for check in verdict.checks if check.fault]
     print(*failed, sep="\n")
     right = [("state-differs", "smooth"), ("metric-counted-by-all", "")]

@@ -94,6 +94,10 @@ class MadeSerial(Wraps):
             if self._corrected(node):
                 return [Wrap(node, "average")]
             of_metric = isinstance(node, cst.Call) and self.is_number(node) and self.from_zero(place)
+            in_loop = self.sink is not None and self.sink.loop is not None
+            if place.kind in (Kind.RATIO, Kind.RUN) and in_loop and not self.run.shards.parts and self._is_window(node):
+                self.lost.append(node)
+                return None
             if place.kind is Kind.RATIO and (isinstance(node, _NUMBERS) or of_metric) and not self._descends(node):
                 return [Wrap(node, "average")]
             if place.kind is Kind.RUN and place.adds - {"reset"} in ({"fraction"}, {"fires"}):
@@ -108,7 +112,6 @@ class MadeSerial(Wraps):
                 and not inside
                 and not (isinstance(node, cst.Call) and self._is_text_or_row(node))
                 and not place.adds & {"stored", "run", "joined", "numbers", "trimmed"}
-                and not (self.sink is not None and self.sink.loop is not None and self._is_window(node))
             ):
                 return [Wrap(node, "total", since)]
             if place.kind is Kind.EXTREME and len(place.adds) == 1 and not self._is_text_or_row(node):
