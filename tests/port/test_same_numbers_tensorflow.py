@@ -106,3 +106,23 @@ def test_statistics_of_batch_normalization_are_averaged_before_an_evaluation_and
     )
     saved = started(tmp_path, ["again.py"], **QUIET).split()
     assert rounded(" ".join(saved[1:])) == rounded(" ".join(shown[-1][1:]))
+
+
+ONE_SEED = """import numpy as np
+import tensorflow as tf
+
+x = np.random.RandomState(0).randn(96, 4).astype("float32")
+y = 2 * x.sum(1, keepdims=True)
+model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1, kernel_initializer="ones")])
+model.compile(tf.keras.optimizers.SGD(0.2), "mae")
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96, seed=1).batch(8)
+history = model.fit(data, epochs=2, verbose=0).history
+print(history["loss"])
+"""
+
+
+def test_a_data_set_with_the_only_seed_of_a_script_keeps_its_order_on_ranks(tmp_path) -> None:
+    (tmp_path / "serial.py").write_text(ONE_SEED)
+    (tmp_path / "dist.py").write_text(port(ONE_SEED, Options(batch="global")).text)
+    serial = rounded(started(tmp_path, ["serial.py"], **QUIET))
+    assert rounded(started(tmp_path, ["dist.py"], ranks=2, **QUIET)) == serial

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlrun.port import port
+from dlrun.port import Options, port
 
 MODEL = """import tensorflow as tf
 from tensorflow import keras
@@ -202,4 +202,62 @@ print(net.layers[0].seen.numpy())
 )
 def test_what_a_layer_of_a_model_of_keras_counts_of_a_ranks_batches_is_told_of(made) -> None:
     doubts = port(TALLY.replace("MADE", made)).doubts
+    assert [d.name for d in doubts if d.danger == "medium"] == ["unknown-placement"]
+
+
+@pytest.mark.parametrize("read", ["net.inner.get_layer('tally').seen", "net.inner.layers[1].seen"])
+def test_so_is_what_one_counts_in_a_model_that_another_one_steps_with(read) -> None:
+    made = (
+        "rows = keras.Input((4,))\ninner = keras.Model(rows, keras.layers.Dense(1)(Tally(name='tally')(rows)))\n"
+        "class Net(keras.Model):\n"
+        "    def __init__(self, inner):\n"
+        "        super().__init__()\n"
+        "        self.inner = inner\n\n"
+        "    def train_step(self, data):\n"
+        "        with tf.GradientTape() as tape:\n"
+        "            loss = tf.reduce_mean((self.inner(data[0], training=True) - data[1]) ** 2)\n"
+        f"        {GRADS}\n        {APPLY}\n"
+        "        return {'loss': loss}\n\n"
+        "net = Net(inner)"
+    )
+    doubts = port(TALLY.replace("MADE", made).replace("net.layers[0].seen", read)).doubts
+    assert [d.name for d in doubts if d.danger == "medium"] == ["unknown-placement"]
+
+
+EPOCHS = """import tensorflow as tf
+from tensorflow import keras
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.total = keras.layers.Dense(1), tf.Variable(0.0, trainable=False)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        grads = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(grads, self.trainable_variables))
+        self.total.assign_add(tf.reduce_sum(tf.abs(x)))
+        return {"loss": loss}
+
+class Watch(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.total.assign(0.0)
+
+    def on_epoch_end(self, epoch, logs=None):
+        print(epoch, float(self.model.total))
+
+net = Net()
+net.compile(keras.optimizers.SGD(0.1))
+net.fit(x, y, epochs=2, callbacks=[Watch()])
+"""
+
+
+@pytest.mark.parametrize("batch", ["local", "global"])
+def test_what_steps_add_up_since_a_callback_set_it_is_told_of_where_it_is_shown(batch) -> None:
+    doubts = port(EPOCHS, Options(batch=batch)).doubts
     assert [d.name for d in doubts if d.danger == "medium"] == ["unknown-placement"]

@@ -7,8 +7,13 @@ import random
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from dl_comm import _core
+
+
+def _global_seed() -> Any:
+    return context.global_seed() if tf.executing_eagerly() else tf.compat.v1.get_default_graph().seed
 
 
 def shuffle_alike(seed: int, seeded: bool) -> None:
@@ -16,9 +21,11 @@ def shuffle_alike(seed: int, seeded: bool) -> None:
 
     In eager code rank 0's are broadcast when the data set is made, so making one is collective; in the graph of a
     session, where a data set without a seed would take one from the clock, all ranks draw it from ``seed``, which the
-    script gave itself or not (``seeded``): anew whenever an iterator is initialized, as the clock goes on.
+    script gave itself or not (``seeded``): anew whenever an iterator is initialized, as the clock goes on. A data set
+    with a seed of its own keeps the serial script's order where that script sets no seed for all.
     """
     from tensorflow.python.data.util import random_seed, traverse
+    from tensorflow.python.framework import random_seed as framework
     from tensorflow.python.ops import gen_random_ops
 
     own, common = random_seed.get_seed, random.Random(seed)
@@ -31,6 +38,8 @@ def shuffle_alike(seed: int, seeded: bool) -> None:
 
     def get_seed(given: Any) -> Any:
         pair = own(given)
+        if given is not None and not seeded and _global_seed() == seed:  # which init has set: the script has none
+            pair = (tf.constant(framework.DEFAULT_GRAPH_SEED, tf.int64), pair[1])
         if not tf.executing_eagerly():
             graph = tf.compat.v1.get_default_graph()
             unseeded = given is None and not seeded and graph.seed == seed  # which init has set

@@ -12,6 +12,7 @@ from dlrun.port.placement.values import ANY, ENTRY, RATIO, SAME, Kind, Value, un
 
 _BATCH = ("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_batch_end")
 _BEHIND = ("on_epoch_end", "on_train_end")
+_MODELS = ("keras.Model", "keras.Sequential", "keras.models.")
 _BOXES = ("list", "dict", "set", "deque")
 _AROUND = ("on_train_begin", "on_epoch_begin", *_BATCH, *_BEHIND)
 
@@ -30,11 +31,12 @@ class Callbacks(ControlFlow):
         self._epochs_logs: dict[Obj, None] = {}
         held = [Value(refs=frozenset([r])) for r in self.reachable(given)]
         own = [value for value in held if self._is_callback(value)]
-        before = self._as_callbacks_find(receiver, own, node)
+        before = self._stepped_on = self._as_callbacks_find(receiver, own, node)
         if own and self.shards.parts:  # fit() gives each batch's logs as the serial script does
             for value in own:
                 for name in _AROUND:
                     self._hooked(value, name, [Value(scalar=True), self._logs(node, name, SAME)], node)
+                    self._step_on()
         elif own:
             self._all_epochs(own, node)
         for at, (found, was) in before.items():
@@ -75,17 +77,27 @@ class Callbacks(ControlFlow):
             self.write(at, found[at][0])
         return found
 
+    def _step_on(self) -> None:
+        """Let steps come between two methods of a callback: what one sets at the start of an epoch is counted on."""
+        for at, (found, _) in self._stepped_on.items():
+            self.write(at, found)
+
     def _stepping(self, receiver: Value) -> list[Obj]:
-        """Return the models of the program that step or count by themselves; of a model of Keras's its layers."""
+        """Return the models of the program that step or count by themselves; of a model of Keras's its layers.
+
+        Likewise those of a model of Keras's that one of the program steps with: ``self.net = keras.Model(a, b)``.
+        """
         refs = [r for r in receiver.refs if isinstance(r, Obj)]
         found = [r for r in refs if r.cls is not None and (self.member(r.cls, "train_step") or self.keeps(r))]
-        foreign = any(r.cls is None for r in refs)
-        return found or ([r for r in self.layers() if self.keeps(r)] if foreign else [])
+        held = {r for r in self.reachable([Value(refs=frozenset(found))]) if isinstance(r, Obj)}
+        foreign = any(r.name.startswith(_MODELS) for r in held) if found else any(r.cls is None for r in refs)
+        return found + [r for r in self.layers() if foreign and r not in held and self.keeps(r)]
 
     def _all_epochs(self, own: list[Value], node: cst.CSTNode) -> None:
         for value in own:
             self._told(value, node)
             self._hooked(value, "on_train_begin", [ANY], node)
+            self._step_on()
         first = dict(self.state or {})
         exits = dict(self.exits)
         with self.unrecorded():  # what is carried from epoch to epoch
@@ -127,10 +139,12 @@ class Callbacks(ControlFlow):
         return called or any(isinstance(a.value, cst.Name) and a.value.value == "True" for a in asked)
 
     def _step(self, value: Value, node: cst.CSTNode) -> None:
-        if self.dunder(value, "train_step", [Value(ENTRY)], node) is None:
-            self.dunder(value, "call", [Value(ENTRY)], node, {"training": Value(const=True, scalar=True)})
-        elif self.recording:
-            self._note_logs(value)
+        for ref in sorted((r for r in value.refs if isinstance(r, Obj)), key=lambda r: r.number):
+            one = Value(refs=frozenset([ref]))
+            if self.dunder(one, "train_step", [Value(ENTRY)], node) is None:
+                self.dunder(one, "call", [Value(ENTRY)], node, {"training": Value(const=True, scalar=True)})
+            elif self.recording:
+                self._note_logs(one)
 
     def _note_logs(self, model: Value) -> None:
         """Note what numbers of its own a ``train_step()`` reads: what it returns of them, ``fit()`` shows."""
@@ -172,6 +186,7 @@ class Callbacks(ControlFlow):
 
     def _epoch(self, value: Value, node: cst.CSTNode) -> None:
         self._hooked(value, "on_epoch_begin", [Value(scalar=True), ANY], node)
+        self._step_on()
         behind = self._behind_batches(value)
         batch = self._at_batches(value)
         if batch and behind is not None:

@@ -60,6 +60,7 @@ _LOSSES = (
     "kl_div",
     "nll",
 )
+_FILLS_ARRAY = ("write", "unstack", "scatter", "split")  # of a TensorArray
 _TEXT_BOXES = ("io.StringIO", "io.BytesIO")
 _SHOWN = (Row.SHOWS, Row.CURVE, Row.AT_STEP)
 _CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
@@ -356,6 +357,11 @@ class Libraries(Given):
             return ANY  # by the number in its file's name a run goes on: see ``steps/counts/file_numbers``
         if self.shards.runs and name == "should_stop":
             return Value(scalar=True)  # shards are even: all ranks run out of batches together
+        of_keras = any("keras." in ref.name for ref in receiver.refs if isinstance(ref, Obj))
+        if name == "get_layer" and of_keras and self.layers():
+            return Value(refs=frozenset([self.new("foreign", node, name=".get_layer"), *self.layers()]))
+        if _maker(receiver) == "tensorflow.TensorArray" and name in _FILLS_ARRAY:
+            return self._filled(receiver, args[-1:])
         board = rules.of_object(_maker(receiver)) is Row.SHOWS
         alone = isinstance(self.script.parents.get(node), cst.Expr)
         box = row is Row.SHOWS and _maker(receiver) in _TEXT_BOXES
@@ -658,6 +664,13 @@ class Libraries(Given):
             self.sinks.setdefault(node, []).append(
                 Sink(node, shows, loop, (*self.diverged, *inner), kept, curve, tuple(self.paces))
             )
+
+    def _filled(self, array: Value, given: list[Value]) -> Value:
+        """Return a TensorArray with ``given`` in it: one that an iteration makes holds what that computes."""
+        content = Value(combine([self.content(array), *(self.content(g) for g in given)]))
+        for ref in array.refs:
+            self.write((ref, CONTENT), content)
+        return array
 
     def write_into(self, written: Value, node: cst.Call) -> None:
         """Let a text in memory hold the lines of this rank's iterations; what goes on file is rank 0's anyway."""
