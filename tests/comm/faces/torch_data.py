@@ -623,7 +623,10 @@ def a_function_that_returns_the_next_samples_is_asked_in_turn():
 
 
 def all_ranks_count_the_same_steps_and_take_turns_at_the_positions():
-    pairs = dl.turns(range(1, 2 * _n))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        pairs = dl.turns(range(1, 2 * _n))
+    assert ["taken twice" in str(w.message) for w in told] == [True] * (_r == 0)
     assert [step for step, _ in pairs] == [1, 2]
     whole = [own for (mine,) in _everyone([[own for _, own in pairs]]) for own in mine]
     assert set(whole) == set(range(1, 2 * _n))  # one of them twice: all make as many steps
