@@ -113,6 +113,11 @@ def named(op: Any, left: Value, right: Value, place: Place) -> str:
     return "mean" if "mean" in names else ""
 
 
+def unguessed(value: Value) -> Value:
+    """Return ``value`` with nothing said of its shape where that was a guess: ``1 - pred`` is of each sample, too."""
+    return replace(value, scalar=None, name="") if value.name == "guessed" else value
+
+
 def beside_means(sides: list[Value]) -> bool:
     """Tell whether values of samples meet a mean over this rank's, or are centered by one."""
     local = [v for v in sides if v.place == ENTRY]
