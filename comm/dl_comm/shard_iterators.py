@@ -20,8 +20,10 @@ def turns(positions: Iterable[Any]) -> list[tuple[Any, Any]]:
     ``positions`` is what the serial script counts, a ``range``. Of m positions there are ceil(m / n) pairs: the steps
     are the first ones, the same on all ranks; the second entries are r, r + n, ..., padded from the beginning. So what
     a script does at certain steps all ranks do together, each with a batch of its own. On one rank both are the same.
+    Rank 0 warns where any are taken twice.
     """
     numbers = list(positions)
+    tell_padded(len(numbers), parts())
     pairs = [(numbers[k], numbers[own]) for k, own in enumerate(share(len(numbers), get_rank() % parts(), parts()))]
     return note(pairs, Layout("batches", len(numbers), len(pairs))) if parts() > 1 else pairs
 

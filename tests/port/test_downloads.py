@@ -464,6 +464,13 @@ def test_what_one_run_has_once_is_rank_0s():
     assert '.write_text)(yaml.safe_dump({"a": 1}))' in text
 
 
+def test_a_run_that_ends_where_its_folder_is_there_already_asks_rank_0():
+    fresh = port("import os\nassert not os.path.exists('run'), 'there already'\n" + SERIAL).text
+    assert "assert not dl.broadcast(os.path.exists('run')), 'there already'" in fresh
+    needed = port("import os\nassert os.path.exists('data'), 'no data'\n" + SERIAL).text
+    assert "assert os.path.exists('data'), 'no data'" in needed
+
+
 def test_a_folder_that_is_only_made_where_it_is_missing_needs_no_word_of_rank_0():
     for look in (
         "if not os.path.exists(out):\n    os.makedirs(out)\n",

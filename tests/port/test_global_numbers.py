@@ -269,6 +269,8 @@ SUMS_AND_MEANS = (
     "(out / len(out)).sum().item()",
     "math.sqrt(loss.item())",
     "max((out > 0).sum().item(), 1) / 3",
+    "((1 - out) ** 2 + y * torch.clamp(0.9 - out, min=0.0) ** 2).sum(dim=1).mean().item()",
+    "(y * out.sigmoid().log() + (1 - y) * (1 - out.sigmoid()).log()).mean().item()",
 )
 
 

@@ -182,3 +182,8 @@ def test_where_a_library_has_written_is_known_to_all_ranks_where_that_goes_on(us
     save = f"  path = keep.save(model, 'out/model.bin')\n  {use}\n"
     text = port(f"{IMPORTS}{HEAD}keep = mylib.keeper()\n{loop}{save}").text
     assert ("path = dl.broadcast(dl.rank0(keep.save)(model, 'out/model.bin'))" in text) == told
+
+
+def test_a_number_that_is_bound_anew_to_its_remainder_is_no_name_of_a_file():
+    turn = "    seed = (seed + 1) % 4\n    rng = np.random.RandomState(seed)\n"
+    assert turn in _ported("seed = 0\nfor epoch in range(3):\n" + turn)

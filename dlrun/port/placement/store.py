@@ -48,6 +48,11 @@ class Obj:
         return self.number  # not the address: sets of objects have one order in every run
 
 
+def length_of(ref: Obj) -> str:
+    """Return the name of the length that ``ref`` has while a loop fills it."""
+    return f"length of {ref.number}"
+
+
 @dataclass(frozen=True, eq=False)
 class Function:
     """A function or lambda of the program, with the frame it was defined in."""

@@ -627,6 +627,10 @@ def all_ranks_count_the_same_steps_and_take_turns_at_the_positions():
     assert [step for step, _ in pairs] == [1, 2]
     whole = [own for (mine,) in _everyone([[own for _, own in pairs]]) for own in mine]
     assert set(whole) == set(range(1, 2 * _n))  # one of them twice: all make as many steps
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        dl.turns(range(100 * _n + 1))
+    assert ["taken twice" in str(w.message) for w in told] == [True] * (_r == 0)
 
 
 def a_stretch_is_a_stream_of_its_own_as_many_columns_as_the_serial_run_would_have():

@@ -33,7 +33,7 @@ def spelt(flow: Flow, node: cst.CSTNode | None, depth: int = 0) -> str:
     """
     if depth > _DEEPEST or node is None:
         return UNKNOWN
-    parts, between = _parts(flow, node)
+    parts, between = _parts(flow, node, depth)
     if isinstance(parts, str):
         return parts
     if parts:
@@ -42,7 +42,7 @@ def spelt(flow: Flow, node: cst.CSTNode | None, depth: int = 0) -> str:
     return next((text for m in made if (text := spelt(flow, m, depth + 1)) != UNKNOWN), UNKNOWN)
 
 
-def _parts(flow: Flow, node: cst.CSTNode) -> tuple[str | Sequence[cst.CSTNode], str]:
+def _parts(flow: Flow, node: cst.CSTNode, depth: int) -> tuple[str | Sequence[cst.CSTNode], str]:
     """Return the text of ``node``, or what it is put together of, and what comes between these."""
     match node:
         case cst.SimpleString():
@@ -53,7 +53,7 @@ def _parts(flow: Flow, node: cst.CSTNode) -> tuple[str | Sequence[cst.CSTNode], 
             return [value], ""
         case cst.BinaryOperation(left=left, operator=cst.Modulo(), right=right):
             values = [e.value for e in right.elements] if isinstance(right, cst.Tuple) else [right]
-            return _filled(flow, left, r"%[\w.]+", values), ""
+            return _filled(flow, left, r"%[\w.]+", values, depth + 1), ""
         case cst.FormattedString(parts=parts):
             return parts, ""
         case cst.ConcatenatedString(left=left, right=right):
@@ -63,25 +63,25 @@ def _parts(flow: Flow, node: cst.CSTNode) -> tuple[str | Sequence[cst.CSTNode], 
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
             return [e.value for e in elements], " "
         case cst.Subscript(value=value, slice=[cst.SubscriptElement(slice=cst.Index(value=key))]):
-            return (f"${spelt(flow, key)}" if flow.script.name_of(value) == "os.environ" else []), ""
+            return (f"${spelt(flow, key, depth + 1)}" if flow.script.name_of(value) == "os.environ" else []), ""
         case cst.Call():
-            return _of_call(flow, node)
+            return _of_call(flow, node, depth)
     return [], ""
 
 
-def _of_call(flow: Flow, call: cst.Call) -> tuple[str | Sequence[cst.CSTNode], str]:
+def _of_call(flow: Flow, call: cst.Call, depth: int) -> tuple[str | Sequence[cst.CSTNode], str]:
     name, given = flow.script.name_of(call.func), [arg.value for arg in call.args]
     if name in _FOLDERS:
         return "/tmp", ""
     if name in _VARIABLES and given:
-        return f"${spelt(flow, given[0])}", ""
+        return f"${spelt(flow, given[0], depth + 1)}", ""
     if name in _JOINS or name in _SAME:
         return given if name in _JOINS else given[:1], "/"
     match call.func:
         case cst.Attribute(value=cst.SimpleString(), attr=cst.Name("join")):
             return given[:1], ""
         case cst.Attribute(value=value, attr=cst.Name("format")):
-            return _filled(flow, value, r"\{[^{}]*\}", given), ""
+            return _filled(flow, value, r"\{[^{}]*\}", given, depth + 1), ""
         case cst.Attribute(value=value, attr=cst.Name("split" | "strip" | "rstrip")):
             return [value], ""
         case cst.Attribute(value=value, attr=cst.Name("joinpath" | "with_suffix")):
@@ -89,10 +89,10 @@ def _of_call(flow: Flow, call: cst.Call) -> tuple[str | Sequence[cst.CSTNode], s
     return [], ""
 
 
-def _filled(flow: Flow, text: cst.CSTNode, places: str, values: Sequence[cst.CSTNode]) -> str:
+def _filled(flow: Flow, text: cst.CSTNode, places: str, values: Sequence[cst.CSTNode], depth: int) -> str:
     """Return ``text`` with ``values`` at its ``places``, one after the other."""
-    filled = spelt(flow, text)
-    for put in (spelt(flow, value) for value in values):
+    filled = spelt(flow, text, depth)
+    for put in (spelt(flow, value, depth) for value in values):
         before, *rest = re.split(places, filled, maxsplit=1)
         filled = put.join((before, *rest))
     return filled

@@ -12,7 +12,7 @@ from dlrun.port.placement.interpret import parts, whole
 from dlrun.port.placement.interpret.iteration_numbers import IterationNumbers
 from dlrun.port.placement.interpret.machine import CountInLiteral
 from dlrun.port.placement.rules import Row
-from dlrun.port.placement.store import CONTENT, GROWN, OTHERS, REST, VIEW, Class, Method, Obj, key_of, of_key
+from dlrun.port.placement.store import CONTENT, GROWN, OTHERS, REST, VIEW, Class, Method, Obj, key_of, length_of, of_key
 from dlrun.port.placement.values import (
     ANY,
     COUNT,
@@ -561,4 +561,6 @@ class Containers(IterationNumbers):
         if place.kind is Kind.ENTRY and all(isinstance(ref, Method) for ref in value.refs):  # len(x), len(batch.x)
             return self.size()
         serial = self.loop is None and self.serial(value)
-        return Value(SAME if place.kind is not Kind.UNKNOWN else place, scalar=True, reduced=serial)
+        filled = [ref for ref in value.refs if isinstance(ref, Obj) and ref.kind == "dict" and self.loop is not None]
+        name = length_of(filled[0]) if len(filled) == len(value.refs) == 1 else ""
+        return Value(SAME if place.kind is not Kind.UNKNOWN else place, scalar=True, reduced=serial, name=name)

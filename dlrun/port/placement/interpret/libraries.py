@@ -395,10 +395,10 @@ class Libraries(Given):
         op = parts.operator_of(name)
         if self.shards.parts and op is not None and len(given) == 1 and Kind.ENTRY in (base.kind, given[0].place.kind):
             return self.operated(op, receiver, given[0], node)
-        number = receiver.scalar and receiver.name != "guessed"  # (1 - pred).log() is of each sample, most likely
+        number = parts.unguessed(receiver).scalar
         bent = receiver.name == "centered" or (number and parts.bends(name))
         if self.shards.parts and base.kind is Kind.ENTRY and bent:
-            return Value(parts.BENT if receiver.scalar else parts.LOCAL, scalar=receiver.scalar)
+            return Value(parts.BENT if number else parts.LOCAL, scalar=number)
         if row in _HANDS_OUT and (objects := self.may_return([receiver, *given], node, f".{name}")) is not None:
             return objects
         place = parts.of_mean(combine([base, *(self.content(a) for a in given)]), name)

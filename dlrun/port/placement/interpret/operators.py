@@ -93,6 +93,9 @@ class Operators(Expressions):
             return Value(replace(a, adds=a.adds | {"joined"}, counts=False), scalar=False, name="tuple")
         if isinstance(op, _FLAGS) and (flag := self._flagged(left, right, _sides(node)[1], isinstance(op, _UNIONS))):
             return flag
+        sure = not {left.name, right.name} & {"guessed"}
+        if self.shards.parts and not isinstance(op, _SUMS):
+            left, right = parts.unguessed(left), parts.unguessed(right)
         scalar = True if left.scalar and right.scalar else None
         if (
             isinstance(op, _SUMS)
@@ -110,7 +113,7 @@ class Operators(Expressions):
             return Value(self.of_episode(parts.SUMMED))
         if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
             name = parts.named(op, left, right, place) if not self.shards.episodes else ""
-            name = name or ("guessed" if scalar and not (left.scalar and right.scalar) else "")
+            name = name or ("guessed" if scalar and not (sure and left.scalar and right.scalar) else "")
             return Value(self.of_episode(place), scalar=None if name == "centered" else scalar, name=name)
         if self.cadenced and isinstance(op, _SUMS):
             a, b = self._meant(a, b, node)

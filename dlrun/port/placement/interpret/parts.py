@@ -69,9 +69,7 @@ def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | 
         return None
     if "centered" in (left.name, right.name) and not _linear(op, a, b):
         return LOCAL
-    local = any(v.scalar and v.name != "guessed" for v in (left, right) if v.place.kind is Kind.ENTRY)
-    uniform = any(v.scalar for v in (left, right) if v.place.kind is not Kind.ENTRY)
-    if not {"summed", "bent"} & (a.adds | b.adds) and not local and not uniform:
+    if not {"summed", "bent"} & (a.adds | b.adds) and not (left.scalar or right.scalar):
         return ENTRY  # of single samples, or means
     for over in (PER, RATE):
         if {a, b} == {SUMMED, over} and isinstance(op, _MULTIPLIES):
@@ -113,6 +111,11 @@ def named(op: Any, left: Value, right: Value, place: Place) -> str:
     if isinstance(op, _SUMS) and beside_means([left, right]):
         return "centered"
     return "mean" if "mean" in names else ""
+
+
+def unguessed(value: Value) -> Value:
+    """Return ``value`` with nothing said of its shape where that was a guess: ``1 - pred`` is of each sample, too."""
+    return replace(value, scalar=None, name="") if value.name == "guessed" else value
 
 
 def beside_means(sides: list[Value]) -> bool:

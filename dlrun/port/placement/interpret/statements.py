@@ -22,6 +22,7 @@ from dlrun.port.placement.store import (
     Obj,
     key_in,
     key_of,
+    length_of,
 )
 from dlrun.port.placement.values import (
     ANY,
@@ -343,9 +344,11 @@ class Statements(Loops):
 
         At a cadence the number is made the serial one: ``curve[step] = evaluate()``.
         """
-        if self.loop is None or self.loop.whole is not None or self.shards.parts:
+        if self.loop is None or any(isinstance(each.slice, cst.Slice) for each in target.slice):
             return index, value
-        if any(isinstance(each.slice, cst.Slice) for each in target.slice):
+        if (row := self._counted_row(target)) is not None and not self.cadenced:
+            return index, self._misplaced(target, value, f"{self.script.code(row)} counts this rank's own")
+        if self.loop.whole is not None or self.shards.parts:
             return index, value
         parts = [index, *(index.items or ())]
         drawn = any(part.place.kind is Kind.CLOCK or part.name == "chance" for part in parts)
@@ -365,8 +368,27 @@ class Statements(Loops):
         if not (counts or drawn):
             return index, value
         why = "is drawn on each rank" if drawn else "follows this rank's iterations"
-        text = f"the place that it is stored at, {self.script.code(target)}, {why}"
-        return index, replace(value, place=unknown(target, text), const=NOTHING, items=None, refs=frozenset())
+        return index, self._misplaced(target, value, f"{self.script.code(target)}, {why}")
+
+    def _misplaced(self, target: cst.Subscript, value: Value, where: str) -> Value:
+        """Return what is stored at a place that is another one in the serial script."""
+        lost = unknown(target, f"the place that it is stored at, {where}")
+        return replace(value, place=lost, const=NOTHING, items=None, refs=frozenset())
+
+    def _counted_row(self, target: cst.Subscript) -> cst.BaseExpression | None:
+        """Return the number so far by which ``target`` names an entry of a dict or list: ``rows[len(rows)]["x"]``."""
+        node: cst.BaseExpression = target
+        while isinstance(node, cst.Subscript):
+            asked = node.slice[0].slice
+            held = [ref for ref in self.eval(node.value).refs if isinstance(ref, Obj)]
+            if isinstance(asked, cst.Index) and any(ref.kind in ("dict", "list") for ref in held):
+                index = self.index_of(node)
+                place = self.content(index)
+                counts = place.kind in (Kind.RUN, Kind.MIX) and not place.counts
+                if counts or index.name in map(length_of, held):
+                    return asked.value
+            node = node.value
+        return None
 
     def _store_by(self, by: Method, value: Value, target: cst.Subscript, source: cst.BaseExpression | None) -> None:
         """Keep ``value`` by what a library's object offers for that: ``table.loc[len(table)] = loss``."""

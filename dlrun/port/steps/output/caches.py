@@ -16,6 +16,7 @@ from dlrun.port.steps.output.stamps import once
 
 _MAKES = ("os.makedirs", "os.mkdir")
 _ENDS = {*EXITS, "builtins.input"}
+_Test = cst.If | cst.While | cst.Assert
 
 
 def torch(facts: Facts) -> Iterator[Edit]:
@@ -38,12 +39,11 @@ def torch(facts: Facts) -> Iterator[Edit]:
             torch.save(corpus, "corpus.pt")
     """
     alone = downloads.turns(facts)
-    tests: list[cst.If | cst.While] = [*facts.script.of(cst.If), *facts.script.of(cst.While)]
+    tests: list[_Test] = [*facts.script.of(cst.If), *facts.script.of(cst.While), *facts.script.of(cst.Assert)]
     for node in tests:
         if any(facts.script.inside(node, turn) for turn in alone):
             continue
-        one, two = _calls(facts, node.body), _calls(facts, node.orelse) if node.orelse is not None else set[str]()
-        loads = ("torch.load" in one and "torch.save" in two) or ("torch.load" in two and "torch.save" in one)
+        loads = not isinstance(node, cst.Assert) and _loads_or_saves(facts, node)
         for call in (n for n in walk(node.test) if isinstance(n, cst.Call) and not _looks_inside(facts, n)):
             if downloads.looks(facts, call) and (loads or _meets_its_own(facts, node, call)):
                 yield Edit(
@@ -53,18 +53,25 @@ def torch(facts: Facts) -> Iterator[Edit]:
                 )
 
 
+def _loads_or_saves(facts: Facts, node: cst.If | cst.While) -> bool:
+    one, two = _calls(facts, node.body), _calls(facts, node.orelse) if node.orelse is not None else set[str]()
+    return ("torch.load" in one and "torch.save" in two) or ("torch.load" in two and "torch.save" in one)
+
+
 def _looks_inside(facts: Facts, call: cst.Call) -> bool:
     """Tell whether it is an argument of ``call`` that looks for a file: ``any(map(os.path.exists, paths))``."""
     return any(downloads.looks(facts, arg.value) for arg in call.args)
 
 
-def _meets_its_own(facts: Facts, node: cst.If | cst.While, look: cst.Call) -> bool:
+def _meets_its_own(facts: Facts, node: _Test, look: cst.Call) -> bool:
     """Tell whether ``node`` ends the run, asks, or takes another name, where something is there already.
 
     Another rank may have made it a moment ago.
     """
     script = facts.script
     denied = isinstance(node.test, cst.UnaryOperation)
+    if isinstance(node, cst.Assert):
+        return denied and once(facts, node)
     there, missing = (node.orelse, node.body) if denied else (node.body, node.orelse)
     if isinstance(node, cst.If) and missing is not None and _makes_and_leaves(facts, missing, look):
         return once(facts, next((up for up in script.above(node) if isinstance(up, cst.While)), node))
