@@ -1112,3 +1112,32 @@ def test_the_number_of_an_iteration_that_is_kept_beside_others_and_shown_with_th
     made = "opt = torch.optim.SGD(model.parameters(), 0.1)\ndata = torch.load('data.pt')\n"
     ported = port(f"{HEAD}{made}{draw}{update}    opt.step()\n{loop}")
     assert [d.name for d in ported.doubts if d.why.startswith("best: local")] == ["unknown-placement"]
+
+
+LENGTHS = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+net = nn.Linear(4, 3)
+opt = torch.optim.SGD(net.parameters(), 0.0)
+loader = DataLoader(TensorDataset(torch.randn(130, 4), torch.randint(0, 3, (130,))), 10)
+print("batches", len(loader), "samples", len(loader.dataset))
+results = []
+for epoch in range(2):
+    total = 0.0
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(net(x), y)
+        opt.zero_grad(); loss.backward(); opt.step()
+        total += loss.item()
+    print(f"epoch {epoch} of {len(loader)} batches")
+    results.append({"mean": total / len(loader), "batches": len(loader)})
+print([row["batches"] for row in results])
+"""
+
+
+def test_the_number_of_batches_is_shown_exactly_where_ranks_do_not_divide_it(tmp_path) -> None:
+    ported = port(LENGTHS)
+    assert "total / dl.serial_steps(len(loader))" in ported.text  # the sum counts the batch that pads a share
+    (tmp_path / "train.py").write_text(LENGTHS)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert started(tmp_path, ["dist.py"], ranks=2) == started(tmp_path, ["train.py"])

@@ -41,6 +41,7 @@ from dl_comm.torch.averaging import gradients
 from dl_comm.torch.checkpoint import load, save
 from dl_comm.torch.divided import part
 from dl_comm.torch.layouts import find as _find
+from dl_comm.torch.layouts import serial_length
 from dl_comm.torch.normalization import SyncBatchNorm, sync_batchnorm
 from dl_comm.torch.optimizer import DistributedOptimizer
 from dl_comm.torch.overlap import no_sync, overlap
@@ -95,6 +96,7 @@ __all__ = [
     "reseed",
     "save",
     "serial_iteration",
+    "serial_length",
     "serial_steps",
     "shard",
     "should_stop",

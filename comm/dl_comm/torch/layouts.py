@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from dl_comm.ranks import parts
 from dl_comm.reduction.layout import Layout, ShareOfList, layout_of, noted
 from dl_comm.torch.divided import DividedSampler
 from dl_comm.torch.shard_iterators import ShardedStream
@@ -30,6 +31,25 @@ def find(data: Any) -> Layout | None:
     if isinstance(data, DataLoader):
         return _of_loader(data)
     return _of_data(data) if isinstance(data, Dataset) else None
+
+
+def serial_length(loader: Any) -> int:
+    """Return how many batches the serial script's loader has, of which ``loader`` is this rank's share.
+
+    Of what is no share, and on 1 rank, it is ``len(loader)``. A share is as long on all ranks: where they do not divide
+    the batches, n times its length is more. Where the serial length is not known, of streams, it is n times its length.
+    """
+    batches: Any = getattr(loader, "batch_sampler", None)
+    sampler: Any = batches.sampler if isinstance(batches, BatchSampler) else batches
+    if isinstance(sampler, ShardedSampler) and (entries := _length(sampler._sampler)) is not None:
+        if sampler is batches:
+            return entries
+        size = sampler._batch or batches.batch_size
+        return entries // size if batches.drop_last else -(-entries // size)
+    layout = layout_of(loader)
+    if layout is None or isinstance(batches, DividedSampler):
+        return len(loader)
+    return layout.serial if layout.unit == "batches" and layout.serial is not None else parts() * len(loader)
 
 
 def _of_loader(loader: Any) -> Layout | None:

@@ -102,6 +102,9 @@ class Wraps:
                 return Edit(wrap.node, why, lambda node: in_brackets(template({"value": node})))
         if wrap.how == "serial_iteration":
             template = partial(expression, "serial_iteration", dl=self.facts.alias, first=wrap.since)
+        if wrap.how == "serial_steps" and not wrap.since and self._is_length_shown(wrap.node):
+            length = partial(expression, "reduced_value", dl=self.facts.alias, how="serial_length", since="", over="")
+            return Edit(wrap.node, why, lambda node: length({"value": node.args[0].value}))
         if wrap.how == "over_ranks":
             template = partial(expression, "over_ranks", dl=self.facts.alias)
         field = next(self._field_at(wrap.node), None)
@@ -109,6 +112,24 @@ class Wraps:
             named, text = field.named, self.script.code(wrap.node)
             return Edit(field.call, why, lambda node: as_argument(node, named, text, template({"value": wrap.node})))
         return Edit(wrap.node, why, lambda node: template({"value": node}))
+
+    def _is_length_shown(self, node: cst.BaseExpression) -> bool:
+        """Tell whether ``node`` is the length of a shared loader, and shown by itself, outside of the loader's loop.
+
+        A sum over its batches counts those that pad the shares, too: what it is divided by is n times the length. So is
+        what the steps so far are shown beside.
+        """
+        if not isinstance(node, cst.Call) or self.script.name_of(node.func) != "builtins.len" or len(node.args) != 1:
+            return False
+        of = node.args[0].value
+        places = [v.place for v in self.run.seen.get(of, ())]
+        shares = bool(places) and all(p.kind is Kind.SHARD and p.at is None for p in places)
+        if self.facts.framework != "torch" or not shares or not isinstance(of, (cst.Name, cst.Attribute)):
+            return False
+        up = self.script.parents[node]
+        if any(loop in self.run.sharded for loop in self.script.above(node)):
+            return False
+        return isinstance(up, (cst.FormattedStringExpression, cst.Arg, cst.Element, cst.DictElement))
 
     def _field_at(self, node: cst.CSTNode) -> Iterator[Field]:
         """Yield the field of a template that reads ``node``, if one does."""

@@ -266,6 +266,28 @@ def what_the_loader_was_given_stays():
     assert len(loader) == 10
 
 
+def the_serial_length_of_a_loader_is_known_where_ranks_do_not_divide_it():
+    class Ones(BatchSampler):
+        def __iter__(self):
+            return iter([[i] for i in self.sampler])
+
+        def __len__(self):
+            return len(self.sampler)
+
+    for length, size, drop in ((130, 10, False), (130, 10, True), (131, 7, False), (97, 12, True), (60, 12, False)):
+        data = _Numbers(length)
+        drawn = RandomSampler(data, num_samples=length - 5)
+        loaders = [
+            lambda data=data, size=size, drop=drop: DataLoader(data, size, shuffle=True, drop_last=drop),
+            lambda data=data, size=size, drop=drop, by=drawn: DataLoader(data, size, sampler=by, drop_last=drop),
+            lambda data=data: DataLoader(data, batch_sampler=Ones(SequentialSampler(data), 1, False)),
+        ]
+        for make in loaders:
+            assert dl.serial_length(make()) == len(make())
+            for share in (dl.shard(make()), dl.shard(make(), batch="global"), dl.shard(make(), whole="batches")):
+                assert dl.serial_length(share) == len(make()), (length, size, drop)
+
+
 def batches_that_a_script_makes_itself_are_divided_too():
     x = torch.arange(4.0 * 2 * _n)
     serial = [b.tolist() for b in x.split(2 * _n)]
