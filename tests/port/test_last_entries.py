@@ -83,3 +83,46 @@ def test_entries_by_the_number_of_a_step_are_those_of_one_process(tmp_path) -> N
     (tmp_path / "dist.py").write_text(ported.text)
     serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
     assert list(map(rounded, mine.splitlines())) == list(map(rounded, serial.splitlines()))
+
+
+IN_AN_ORDER = {  # what no reduction of the ranks' numbers makes, within the loop
+    "where the least is": ("losses = []", "losses.append(loss.item())", "losses.index(min(losses))"),
+    "where an array has it": ("losses = []", "losses.append(loss.item())", "np.array(losses).argmin()"),
+    "the largest of a sorted list": ("losses = []", "losses.append(loss.item())", "sorted(losses)[-1]"),
+    "the most common": ("kinds = collections.Counter()", "kinds.update(y.tolist())", "kinds.most_common(1)[0][1]"),
+    "how many kinds": ("kinds = set()", "kinds.update(y.tolist())", "len(kinds)"),
+    "a median": ("losses = []", "losses.append(loss.item())", "np.median(losses)"),
+}
+
+
+@pytest.mark.parametrize("batch", ["local", "global"])
+@pytest.mark.parametrize("name", IN_AN_ORDER)
+def test_what_goes_by_the_order_of_this_ranks_entries_is_told(name, batch) -> None:
+    before, kept, shown = IN_AN_ORDER[name]
+    ported = port(HEAD + before + LOOP + f"    {kept}\n    print({shown})\n", Options(batch=batch))
+    assert "unknown-placement" in [d.name for d in ported.doubts] and f"print({shown})" in ported.text
+
+
+SO_FAR = """
+total, hits, seen, table, kinds = 0.0, 0, 0, np.zeros((3, 3), int), torch.zeros(3)
+for epoch in range(2):
+    for i, (x, y) in enumerate(DataLoader(TensorDataset(X, Y), 12)):
+        out = net(x); loss = F.cross_entropy(out, y)
+        opt.zero_grad(); loss.backward(); opt.step()
+        total += loss.item() * len(x); hits += (out.argmax(1) == y).sum().item(); seen += len(x)
+        kinds += torch.bincount(y, minlength=3)
+        for t, p in zip(y.tolist(), out.argmax(1).tolist()): table[t, p] += 1
+        if i % 4 == 3:
+            print(total / seen, hits / seen, 100 * hits / seen, seen)
+            print((table / table.sum()).tolist(), (kinds / kinds.sum()).tolist())
+"""
+
+
+@pytest.mark.parametrize("batch", ["local", "global"])
+def test_sums_over_epochs_are_shown_side_by_side_within_a_loop(batch, tmp_path) -> None:
+    ported = port(HEAD + SO_FAR, Options(batch=batch))
+    assert [d.name for d in ported.doubts] == []
+    (tmp_path / "train.py").write_text(HEAD + SO_FAR)
+    (tmp_path / "dist.py").write_text(ported.text)
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert list(map(rounded, mine.splitlines())) == list(map(rounded, serial.splitlines()))

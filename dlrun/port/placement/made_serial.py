@@ -95,14 +95,13 @@ class MadeSerial(Wraps):
                 return [Wrap(node, "average")]
             of_metric = isinstance(node, cst.Call) and self.is_number(node) and self.from_zero(place)
             in_loop = self.sink is not None and self.sink.loop is not None
-            if place.kind in (Kind.RATIO, Kind.RUN) and in_loop and not self.run.shards.parts and self._is_window(node):
-                self.lost.append(node)
-                return None
+            window = in_loop and not self.run.shards.parts and self._is_window(node)
             if place.kind is Kind.RATIO and (isinstance(node, _NUMBERS) or of_metric) and not self._descends(node):
-                return [Wrap(node, "average")]
+                self.lost += [node] if window else []
+                return [Wrap(node, "average")] if not window else None
             if place.kind is Kind.RUN and place.adds - {"reset"} in ({"fraction"}, {"fires"}):
                 return []  # as in the serial script
-            if place.kind is Kind.RUN and place.adds & {"decayed", "mean", "part"}:
+            if place.kind is Kind.RUN and place.adds & {"decayed", "mean", "part"} and not window:
                 return [Wrap(node, "average")]
             since = "" if self.from_zero(place) or place.kind is not Kind.RUN else self.reductions.before(place, node)
             inside = isinstance(node, cst.BinaryOperation) and "scaled" in place.adds
@@ -112,10 +111,14 @@ class MadeSerial(Wraps):
                 and not inside
                 and not (isinstance(node, cst.Call) and self._is_text_or_row(node))
                 and not place.adds & {"stored", "run", "joined", "numbers", "trimmed"}
+                and not window
             ):
                 return [Wrap(node, "total", since)]
             if place.kind is Kind.EXTREME and len(place.adds) == 1 and not self._is_text_or_row(node):
                 return [Wrap(node, "maximum" if "max" in place.adds else "minimum")]
+        if calls_method(node, "index") and not self.place(node).uniform:
+            self.lost.append(node)  # where it lies in what each rank has
+            return None
         if computed and not self.draws(node):
             before, self.goes_on = self.goes_on, self.goes_on or place.kind is Kind.RATIO
             alike = self.run.shards.parts and place.kind is Kind.RUN and not parts.how(place.adds, False)

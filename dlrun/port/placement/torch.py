@@ -45,7 +45,7 @@ def keras_numbers(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """Make serial what loops around ``train_on_batch()`` leave, what is shown inside them, and what decides."""
     run = interpreted_keras(facts)
     reductions = Reductions(facts, run)
-    shown = list(Shown(facts, run, reductions).edits())
+    _, shown = _read(facts, run, reductions)
     yield from reductions.edits()
     yield from _smoothed(facts, run)
     yield from _begun(facts, run)
@@ -87,8 +87,7 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
         write = "port with --batch local, or compute it of what all ranks gathered, if it is none"
         yield Doubt(node, f"{facts.script.code(node)}: {why}", "low", write, name="unknown-placement")
     reductions = Reductions(facts, run)
-    read = Shown(facts, run, reductions)
-    shown = list(read.edits())
+    read, shown = _read(facts, run, reductions)
     yield from reductions.edits()
     steered = list(Steered(facts, run, read, {e.node for e in shown if isinstance(e, Edit)}).edits())
     yield from steered
@@ -98,6 +97,16 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from _smoothed(facts, run)
     yield from selected.doubts(facts, partial(cadences.counts, run), run.shards)
     yield from shown
+
+
+def _read(facts: ScriptFacts, run: Interpreter, reductions: Reductions) -> tuple[Shown, list[Edit | Doubt]]:
+    """Return what reads the run, and what makes serial where it is shown."""
+    read = Shown(facts, run, reductions)
+    found = list(read.edits())
+    if reductions.wanted:  # all of each snapshot is known now, and so the places in it
+        read = Shown(facts, run, reductions)
+        found = list(read.edits())
+    return read, found
 
 
 def _coupled(facts: Facts, run: Interpreter) -> Iterator[Doubt]:

@@ -19,6 +19,7 @@ from dlrun.port.placement.values import (
     EMPTY,
     ENTRY,
     FROM,
+    MIX,
     NOTHING,
     SAME,
     WRAPPED,
@@ -115,7 +116,9 @@ class Containers(IterationNumbers):
             case Row.ENTRIES:
                 return self._view(ref, self.entries(Value(refs=frozenset([ref]))), node)
             case Row.PAIRED:
-                return self._paired(ref, node)
+                held = self.entries(Value(refs=frozenset([ref]))).place
+                ordered = name == "most_common" and self.loop is not None and held.kind is Kind.RUN
+                return Value(MIX) if ordered else self._paired(ref, node)  # each rank has an order of its own
             case Row.KEYS:
                 return self._view(ref, self._keys(ref), node)
         return None
@@ -487,7 +490,10 @@ class Containers(IterationNumbers):
             for arg in args[:1]:
                 copied = [at for at in self.grown(arg) if self.state is not None]
                 if copied and self.state is not None:
-                    self.write((made, GROWN), self.state[copied[0]])
+                    held = self.state[copied[0]]
+                    if self.script.name_of(node.func) == "builtins.sorted" and held.place.kind is Kind.RUN:
+                        held = held.at(replace(held.place, adds=held.place.adds | {"ordered"}))
+                    self.write((made, GROWN), held)
                 elif arg.const is NOTHING:
                     keys = [r for r in arg.refs if isinstance(r, Obj) and r.kind == "dict"]
                     entries = self.iterate(node, arg) if keys or arg.name == "parallel" else self.entries(arg)
@@ -545,6 +551,8 @@ class Containers(IterationNumbers):
                 )  # of what ranks differ in
             if alike or self.paced.get(grown[0][0]):
                 return Value(scalar=True)
+            if grown[0][0].kind == "set" and self.loop is not None:
+                return Value(MIX, scalar=True)  # the ranks hold the same ones, too
             return Value(Place(Kind.RUN, held.place.at, held.place.adds), scalar=True)
         if value.items is not None and value.name != "parallel":
             return constant(len(value.items))

@@ -507,6 +507,8 @@ class Machine:
         kept = held.place.adds if held.place.kind is Kind.RUN else frozenset()
         if kept and kept <= ({"fires", "same"} if self.shards.parts else {"fires"}):
             return held.at(SAME)
+        if "ordered" in kept:
+            return held.at(MIX)  # each rank's entries have an order of their own
         if kept and (key == GROWN or kept <= {"stored", "placed", "set"}):
             return held.at(parts.of_each(held.place.adds) if self.shards.parts else ENTRY)
         return held

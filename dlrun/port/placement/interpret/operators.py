@@ -62,7 +62,11 @@ class Operators(Expressions):
     """Evaluates operators; each method returns the value of one kind of node."""
 
     def _BinaryOperation(self, node: cst.BinaryOperation) -> Value:  # noqa: N802
-        return self.operated(node.operator, self.eval(node.left), self.eval(node.right), node)
+        left, right = self.eval(node.left), self.eval(node.right)
+        for side, value in ((node.left, left), (node.right, right)):
+            if self.recording and arrays(value) and (run := self.one_run(value)) is not None:
+                self.seen[side][-1] = replace(self.seen_last(side), place=run)  # of counts / counts.sum() each is one
+        return self.operated(node.operator, left, right, node)
 
     def operated(self, op: Any, left: Value, right: Value, node: cst.CSTNode) -> Value:
         """Return what an operator makes of two values."""
