@@ -176,3 +176,15 @@ def test_ranks_leave_the_serial_parameters_after_25_steps(n, optimizer, loss, cu
     assert ranks[:5] == serial[:5] == ["seen 43"] * 5
     ours, theirs = ([float(word) for word in lines[-1].split()] for lines in (ranks, serial))
     assert len(theirs) == 49 and ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+
+
+@MISSING
+def test_a_metric_that_goes_on_over_epochs_is_that_of_all_batches(tmp_path):
+    script = _script().replace("43", "40").replace("right = ", "mean = keras.metrics.Mean()\nright = ")
+    script = script.replace("        seen += len(a)\n", "        mean.update_state(loss)\n        seen += len(a)\n")
+    script = script.replace('print("seen", seen)', "print(float(mean.result()), float(right.result()))")
+    (tmp_path / "serial.py").write_text(script)
+    (tmp_path / "dist.py").write_text(port(script, GLOBAL).text)
+    serial = started(tmp_path, ["serial.py"], **QUIET).split()[:10]
+    ranks = started(tmp_path, ["dist.py"], ranks=2, **QUIET).split()[:10]
+    assert list(map(float, ranks)) == pytest.approx(list(map(float, serial)), rel=1e-5)

@@ -346,6 +346,8 @@ class Exits(LibraryRows):
             kind = "variable"
         if owner is not None and rules.of_function(owner.name) is Row.STATE:
             kind = "metric"
+            if how == "average" and not zero and not owner.name.endswith(".Sum"):
+                how = "total"  # of what each rank has added: average() adds up the sums and counts of a mean, too
         ordered = "ordered" in place.adds
         if how == "gather" and "joined" in place.adds:
             zero = before is not None and self._is_empty(before)
