@@ -34,12 +34,12 @@ def find(data: Any) -> Layout | None:
 
 
 def serial_length(loader: Any) -> int:
-    """Return how many batches the serial script's loader has, of which ``loader`` is this rank's share.
+    """Return how many batches the serial script's loader, or batch sampler, has, of which ``loader`` is a share.
 
     Of what is no share, and on 1 rank, it is ``len(loader)``. A share is as long on all ranks: where they do not divide
     the batches, n times its length is more. Where the serial length is not known, of streams, it is n times its length.
     """
-    batches: Any = getattr(loader, "batch_sampler", None)
+    batches: Any = getattr(loader, "batch_sampler", loader)
     sampler: Any = batches.sampler if isinstance(batches, BatchSampler) else batches
     if isinstance(sampler, ShardedSampler) and (entries := _length(sampler._sampler)) is not None:
         if sampler is batches:

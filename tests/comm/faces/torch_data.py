@@ -286,6 +286,7 @@ def the_serial_length_of_a_loader_is_known_where_ranks_do_not_divide_it():
             assert dl.serial_length(make()) == len(make())
             for share in (dl.shard(make()), dl.shard(make(), batch="global"), dl.shard(make(), whole="batches")):
                 assert dl.serial_length(share) == len(make()), (length, size, drop)
+            assert dl.serial_length(dl.shard(make()).batch_sampler) == len(make())
 
 
 def batches_that_a_script_makes_itself_are_divided_too():
