@@ -107,7 +107,9 @@ def _folds(facts: Facts) -> Iterator[Edit]:
             yield Edit(last, _WHY, after=statements("torch/alike", dl=facts.alias))
 
 
-def drawn(facts: ScriptFacts, call: cst.Call, lines: set[cst.CSTNode], goes_on: bool = True) -> Iterator[Edit | Doubt]:
+def drawn(
+    facts: ScriptFacts, call: cst.Call, lines: set[cst.CSTNode], goes_on: bool = True, why: str = _WHY
+) -> Iterator[Edit | Doubt]:
     """Yield what lets all ranks draw ``call`` alike, once for each of the ``lines``; the training may then go on."""
     before, after = statements("torch/alike", dl=facts.alias), statements("torch/reseed", dl=facts.alias)
     statement = facts.script.statement_of(call)
@@ -117,13 +119,13 @@ def drawn(facts: ScriptFacts, call: cst.Call, lines: set[cst.CSTNode], goes_on: 
     lines.add(line)
     plain = isinstance(statement, (cst.Assign, cst.AnnAssign, cst.Expr, cst.AugAssign))
     if facts.framework == "tensorflow" and facts.script.name_of(call.func) in _TENSORS:
-        yield Edit(call, _WHY, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
+        yield Edit(call, why, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
     elif not goes_on and (plain or isinstance(statement, cst.Return)):
-        yield Edit(line, _WHY, before=before)
+        yield Edit(line, why, before=before)
     elif plain:
-        yield Edit(line, _WHY, before=before, after=after)
+        yield Edit(line, why, before=before, after=after)
     elif isinstance(facts, Facts) and _is_value(facts, call, statement):
-        yield Edit(call, _WHY, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
+        yield Edit(call, why, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
     else:
         yield Doubt(
             call,

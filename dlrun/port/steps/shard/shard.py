@@ -167,7 +167,7 @@ def drawn_batches(facts: Facts, feed: Feed) -> Iterator[Edit | Doubt]:
     for call in (*(pick for pick in feed.picks if isinstance(pick, cst.Call)), *feed.draws):
         statement = facts.script.statement_of(call)
         if not isinstance(statement, cst.If):
-            yield from alike.drawn(facts, call, lines)
+            yield from alike.drawn(facts, call, lines, why="all ranks draw this alike, from rank 0's random numbers")
         elif statement not in lines:
             lines.add(statement)
             why = "each rank has random numbers of its own: rank 0 decides"
