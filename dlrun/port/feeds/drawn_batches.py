@@ -99,8 +99,10 @@ def _draws_any(feeds: Feeds, call: cst.Call) -> bool:
 def _draws_several(feeds: Feeds, call: cst.Call) -> bool:
     """Tell whether ``call`` draws several samples, or returns those after the ones of the call before."""
     name = feeds.script.name_of(call.func) or f".{dotted(call.func)}"
-    if feeds.draws.keeps_its_place(call) or not _draws_any(feeds, call):
-        return feeds.draws.keeps_its_place(call)
+    if feeds.draws.keeps_its_place(call):
+        return True
+    if not _draws_any(feeds, call):
+        return False
     if name in _BY_ARGUMENTS:
         return bool(call.args)
     if name.startswith("random.") or name in _SEVERAL:

@@ -321,7 +321,9 @@ class Containers(IterationNumbers):
             counts = any(p.kind in (Kind.COUNT, Kind.INDEX) or p.counts for p in numbers)
             if counts and not fires and not self.shards.parts:
                 place = replace(place, adds=place.adds | {"run"})  # the numbers of other iterations
-            self.last_row[ref] = entry.items or ()
+            row, other = entry.items or (), self.last_row.get(ref)
+            alike = other is None or len(other) == len(row)
+            self.last_row[ref] = tuple(map(join, row, other or row)) if alike else ()
             self.write(at, Value(place, refs=known.refs | entry.refs, scalar=one_more(known, entry)))
         elif known is None or known.name == "empty":
             self.write(at, entry)

@@ -170,7 +170,7 @@ class Machine:
         self.within_whole: dict[cst.CSTNode, dict[cst.CSTNode, None]] = {}  # what goes through such batches, and whose
         self.gone_through: dict[cst.CSTNode, set[cst.CSTNode]] = {}  # the loops that go through the batches of a loader
         self.lost: cst.CSTNode | None = None
-        self.last_row: dict[Obj, tuple[Value, ...]] = {}  # the tuple that a list has got last: rows[-1]
+        self.last_row: dict[Obj, tuple[Value, ...]] = {}  # what a list's tuples hold: rows[-1][1]
         self.guessed: dict[cst.CSTNode, None] = {}  # numbers of a part that are taken for means, see ``parts``
         self.guards: list[tuple[Location, str, str]] = []  # of branches on `value > best`: best, max, the value's text
         self.keys: dict[
