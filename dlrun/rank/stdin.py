@@ -12,6 +12,7 @@ import os
 import select
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 
@@ -25,7 +26,11 @@ class _OnDemand(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        self._asks()
+        """Return 0. Who asks may read from it unseen; a module that is being imported (rich) only notes the number."""
+        if _importing():
+            os.dup2(self.fd, 0)
+        else:
+            self._asks()
         return 0
 
     def readinto(self, buffer: Any) -> int:
@@ -39,6 +44,14 @@ class _OnDemand(io.RawIOBase):
             self.asked = True
             os.dup2(self.fd, 0)
             self.ask()
+
+
+def _importing() -> bool:
+    """Return whether a module is being imported."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
 
 
 def install(fd: int, ask: Callable[[], None]) -> None:

@@ -41,11 +41,12 @@ def test_a_program_that_is_no_python_script_reads_it_too(dlrun, mpiexec, tmp_pat
 
 
 def test_a_script_that_does_not_read_leaves_the_input_to_the_shells_loop(any_mpiexec, tmp_path):
-    (tmp_path / "script.py").write_text("")
+    (tmp_path / "console.py").write_text("import sys\nNUMBER = sys.__stdin__.fileno()\n")  # as rich does
+    (tmp_path / "script.py").write_text("import console\nassert console.NUMBER == 0\n")
     launch = f"{sys.executable} -m dlrun launch -n 2 --mpiexec {any_mpiexec} script.py"
     line = f"while read number; do {launch}; echo $number; done"
     done = subprocess.run(line, shell=True, cwd=tmp_path, input="1\n2\n3\n", text=True, capture_output=True, check=True)
-    assert done.stdout == "1\n2\n3\n", done.stderr
+    assert done.stdout == "1\n2\n3\n" and "standard input" not in done.stderr, done.stderr
 
 
 DEBUGS = """
