@@ -13,7 +13,7 @@ WRITING = Path(__file__).with_name("writing")
 QUICK = Path(__file__).with_name("quick")
 
 
-@pytest.mark.parametrize("name", ["history", "vocabulary", "mapped", "folds", "paths", "prepared"])
+@pytest.mark.parametrize("name", ["history", "vocabulary", "mapped", "folds", "paths", "prepared", "temporary"])
 def test_ranks_that_touch_files_at_any_time_leave_those_of_the_serial_script(name, tmp_path):
     assert races(WRITING / f"{name}.py", tmp_path, seeds=(1,)) == []
 

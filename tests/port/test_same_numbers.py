@@ -23,6 +23,7 @@ SCRIPTS = (
     "numbers_beside_counts.py",
     "numbers_of_keys.py",
     "numbers_of_chosen.py",
+    "numbers_of_one_of_two_loaders.py",
     "numbers_of_named_batches.py",
 )
 

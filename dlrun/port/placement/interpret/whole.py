@@ -74,6 +74,8 @@ def named(machine: Machine, iterated: cst.BaseExpression) -> cst.BaseExpression 
         places = [v.place for v in machine.seen.get(node, ()) if v.place.kind is Kind.SHARD]
         if isinstance(node, cst.Subscript) and places and _stays(machine, node, iterated):
             return node  # loaders[phase]
+        if isinstance(node, (cst.IfExp, cst.BooleanOperation)) and places:  # train_loader if train else test_loader
+            return node if _stays(machine, node, iterated) and machine.shards.made.isdisjoint(walk(node)) else None
         if not isinstance(node, (cst.Name, cst.Attribute)) or not places:
             continue
         if node in machine.shards.made or not any("wrapped" in place.adds for place in places):
@@ -87,8 +89,8 @@ def named(machine: Machine, iterated: cst.BaseExpression) -> cst.BaseExpression 
     return None
 
 
-def _stays(machine: Machine, entry: cst.Subscript, iterated: cst.BaseExpression) -> bool:
-    """Tell whether ``entry`` of a table of shares is the same one behind the loop that goes through it."""
+def _stays(machine: Machine, entry: cst.BaseExpression, iterated: cst.BaseExpression) -> bool:
+    """Tell whether ``entry``, one of several shares, is the same one behind the loop that goes through it."""
     script, loop = machine.script, machine.script.parents.get(iterated)
     plain = not any(isinstance(n, (cst.Call, cst.Slice)) for n in walk(entry))
     bound = [b.node for n in walk(entry) if isinstance(n, cst.Name) for b in script.bindings_of(n)]

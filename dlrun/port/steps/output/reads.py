@@ -13,7 +13,7 @@ from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.numbers.texts import spelt
 from dlrun.port.insert import expression
 from dlrun.port.steps.output import downloads, unseen_files
-from dlrun.port.steps.output.writes import called, is_path, saves_model, writes
+from dlrun.port.steps.output.writes import called, is_path, saves_model, stays, writes
 
 _READS = re.compile(
     r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
@@ -63,6 +63,7 @@ def back(facts: ScriptFacts) -> Iterator[Edit]:
             paths += [path] if (path := _of_path(facts, call)) is not None else []
             folders = {word for path in paths for word in _folder(facts, call, path)}
             held = _held(facts, call) if not call.args else set()
+            held |= {(call, "")} if stays(facts, call) else set()
             written.append((call, folders.union(held, *(_words(facts, call, path) for path in paths))))
         elif (mine := _read_by(facts, call, name)) and not downloads.is_apart(facts, call, _of_batches(facts, name)):
             read.append((call, mine))
@@ -122,6 +123,8 @@ def _last_run(facts: ScriptFacts, call: cst.Call, depth: int = 3) -> int:
 def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> _Words:
     """Return what tells ``path`` from others: its words, in their function, what makes it, and the texts that do."""
     made = _made(facts, path)
+    if isinstance(path, cst.Attribute) and path.attr.value == "name":  # of a temporary file
+        made += [o.node for o in facts.flow.origins(path.value)]
     parts = [e.value for m in made if isinstance(m, (cst.List, cst.Tuple)) for e in m.elements]  # of several files
     made += [o.node for part in parts for o in facts.flow.origins(part)]
     options = [m for m in made if isinstance(m, cst.Subscript) and facts.script.code(m.slice[0])[:1] in ("'", '"')]

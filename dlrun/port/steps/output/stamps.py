@@ -13,6 +13,7 @@ from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts.counters import runs_inside
+from dlrun.port.steps.output import writes
 
 _STAMPS = re.compile(
     r"^(time\.(time|time_ns|strftime|ctime|asctime|localtime|gmtime)|datetime\.(datetime|date)\.(now|today|utcnow)|"
@@ -114,6 +115,12 @@ def _tries(facts: ScriptFacts, loop: cst.While) -> list[str]:
     return names if not asked.isdisjoint(names) else []
 
 
+def _is_temporary(facts: ScriptFacts, file: cst.BaseExpression) -> bool:
+    """Tell whether ``file`` is a temporary one that stays, which rank 0 alone makes."""
+    made = [o.node for o in facts.flow.origins(file)]
+    return any(isinstance(call, cst.Call) and writes.stays(facts, call) for call in made)
+
+
 def of_writers(facts: ScriptFacts) -> Iterator[Edit]:
     """Let rank 0 tell the others where its writer writes: they have none.
 
@@ -130,6 +137,10 @@ def of_writers(facts: ScriptFacts) -> Iterator[Edit]:
         dl.save(model.state_dict(), os.path.join(dl.broadcast(writer.log_dir), "model.pt"))
     """
     for node in facts.script.of(cst.Attribute):
+        if node.attr.value == "name" and _is_temporary(facts, node.value):
+            yield Edit(
+                node, "rank 0's file, the only one", lambda n: expression("torch/same", {"value": n}, dl=facts.alias)
+            )
         inner = isinstance(node.value, cst.Attribute) and node.value.attr.value in ("file_writer", "_file_writer")
         writer = node.value.value if inner else node.value  # type: ignore[attr-defined]
         if node.attr.value not in ("log_dir", "logdir", "get_logdir") or facts.kinds.of(writer) != "writer":

@@ -101,14 +101,25 @@ def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
         name == "sqlite3.connect"
         and not any("select" in str(text.evaluated_value).lower() for text in facts.script.of(cst.SimpleString))
     )
-    found = found or (downloads.makes_array(call, name) and _only_filled(facts, call))
+    found = found or (downloads.makes_array(call, name) and _only_filled(facts, call)) or stays(facts, call)
     return found and not in_memory(facts, call)
 
 
 def in_memory(facts: ScriptFacts, call: cst.Call) -> bool:
     """Tell whether ``call`` is given a file that is local, which it reads again: ``fig.savefig(buffer)``."""
-    made = (o.node for arg in call.args for o in facts.flow.origins(arg.value))
-    return any(isinstance(node, cst.Call) and facts.script.name_of(node.func) in _OWN for node in made)
+    named = (
+        v.value if isinstance(v, cst.Attribute) and v.attr.value == "name" else v for v in (a.value for a in call.args)
+    )
+    made = (o.node for value in named for o in facts.flow.origins(value))
+    calls = [node for node in made if isinstance(node, cst.Call)]
+    return any(facts.script.name_of(node.func) in _OWN and not stays(facts, node) for node in calls)
+
+
+def stays(facts: ScriptFacts, made: cst.Call) -> bool:
+    """Tell whether ``made`` makes a temporary file that is there once it is closed, under ``file.name``."""
+    deleted = argument(made, "delete", 8)
+    named = facts.script.name_of(made.func) == "tempfile.NamedTemporaryFile"
+    return named and deleted is not None and facts.script.code(deleted) == "False"
 
 
 def saves_model(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
