@@ -76,6 +76,9 @@ class Note:
     why: str
 
 
+_LEAVES = (cst.Return, cst.Break, cst.Continue, cst.Raise)
+
+
 class _Walk(cst.CSTTransformer):
     """Carries out all edits of a tree in one walk, innermost first; it goes down only where one is."""
 
@@ -118,7 +121,23 @@ class _Walk(cst.CSTTransformer):
             if not isinstance(original_node, (cst.FunctionDef, cst.ClassDef)):
                 before[0] = before[0].with_changes(leading_lines=blank)
                 node = node.with_changes(leading_lines=rest)
-        return cst.FlattenSentinel([*before, *([] if node is cst.RemoveFromParent() else [node]), *after])
+        kept = [] if node is cst.RemoveFromParent() else [node]
+        left = _leaving(node) if after else None
+        if left is not None:
+            kept, after = [left[0]], [*after, left[1]]
+        return cst.FlattenSentinel([*before, *kept, *after])
+
+
+def _leaving(line: cst.CSTNode) -> tuple[cst.SimpleStatementLine, cst.SimpleStatementLine] | None:
+    """Return a line that ends with one, before ``return`` or the like and from there: behind it nothing is run."""
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) < 2 or not isinstance(line.body[-1], _LEAVES):
+        return None
+    *first, last = line.body
+    first[-1] = first[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+    return (
+        line.with_changes(body=first, trailing_whitespace=cst.TrailingWhitespace()),
+        cst.SimpleStatementLine([last], trailing_whitespace=line.trailing_whitespace),
+    )
 
 
 def _small(statement: cst.CSTNode) -> cst.BaseSmallStatement:

@@ -256,6 +256,33 @@ def test_a_loader_of_one_batch_keeps_the_serial_parameters(tmp_path):
         torch.testing.assert_close(shared[name], value, rtol=1e-5, atol=1e-6)
 
 
+CLOSURE = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(48, 3)
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4)
+for a, b in DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 12):
+    def closure():
+        opt.zero_grad(); loss = (model(a) - b).square().mean(); loss.backward(); return loss
+    print(opt.step(closure).item())
+    def closure(): opt.zero_grad(); loss = (model(a) - b).square().mean(); loss.backward(); return loss
+    print(opt.step(closure).item())
+"""
+
+
+def test_the_gradients_of_a_closure_are_averaged_before_it_returns_on_the_same_line(tmp_path):
+    text = port(CLOSURE, GLOBAL).text
+    lines = ("loss.backward()", "dl.gradients(opt)  # mean over the ranks", "return dl.average(loss)")
+    assert "".join(f"{line}\n        " for line in lines).rstrip() in text
+    (tmp_path / "train.py").write_text(CLOSURE)
+    (tmp_path / "dist.py").write_text(text)
+    serial = [float(line) for line in started(tmp_path, ["train.py"]).split()]
+    assert [float(line) for line in started(tmp_path, ["dist.py"], ranks=2).split()] == pytest.approx(
+        serial, rel=1e-4, abs=1e-6
+    )
+
+
 TRAINED = """import keras
 import numpy as np
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from dlrun.port.program.dicts import pairs
+from dlrun.port.program.reaching import reaching
 from dlrun.port.program.script import Binding, Script, calls_method, dotted
 
 _BOUND = ("classmethod", "staticmethod")
@@ -58,7 +59,8 @@ class Calls:
             owners = [d for d in self.definitions(node.value) if isinstance(d, cst.ClassDef)]
             methods = [m for cls in owners if (m := self.method(cls, node.attr.value)) is not None]
             yield from (m for m in methods if any(dotted(d.decorator) in _BOUND for d in m.decorators))
-        for binding in self.script.bindings_of(node):
+        seen = reaching(self.script, node) if isinstance(node, cst.Name) else None
+        for binding in seen or self.script.bindings_of(node):
             if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
                 yield binding.node
             elif binding.how == "param":

@@ -50,7 +50,7 @@ def _within(script: Script, use: cst.Name, binding: Binding) -> bool:
 def _is_sure(script: Script, use: cst.Name, binding: Binding) -> bool:
     """Tell whether ``use`` is never come to but by way of ``binding``, if no loop over data is empty."""
     node = binding.node
-    if not isinstance(node, (cst.For, cst.Assign, cst.AnnAssign)):
+    if not isinstance(node, (cst.For, cst.Assign, cst.AnnAssign, cst.FunctionDef, cst.ClassDef)):
         return False
     block = node.body if isinstance(node, cst.For) else script.suite(node)
     while not script.inside(use, block):

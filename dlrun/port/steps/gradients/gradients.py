@@ -35,10 +35,12 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     drawn: set[cst.CSTNode] = set()
     for step in facts.steps:
         yield from _unequal(facts, step, drawn)
+        if (step.closure or step.before, step.what) in done:
+            continue
+        done.add((step.closure or step.before, step.what))
         if step.closure is not None:
             yield from _closure(facts, step)
-        elif (step.before, step.what) not in done:
-            done.add((step.before, step.what))
+        else:
             why = "average before " + (
                 "the step" if step.before is script.statement_of(step.node) else "gradients are read"
             )
