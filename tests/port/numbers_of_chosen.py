@@ -61,3 +61,18 @@ for epoch in range(3):
     worst = train(np.random.RandomState(epoch).permutation(96))
     for kind, value in zip(("objects", "dicts", "pairs", "fields"), worst):
         print(kind, value)
+
+means = []
+for epoch in range(2):
+    np.random.RandomState(epoch).shuffle(pairs)
+    running, n = 0.0, 0
+    for start in range(0, len(pairs), 8):
+        chunk = pairs[start : start + 8]
+        loss = loss_of([pair[0] for pair in chunk], [y for _, y in chunk])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        running += loss.item()
+        n += 1
+    means.append(running / n)
+    print("slices of pairs", means[-1], n)

@@ -376,7 +376,8 @@ class Expressions(Machine):
             if owner.scalar and place.kind is Kind.ENTRY and owner.name != "guessed":
                 return Value(place, scalar=True)  # loss.data[0], of old
             whole = place.kind in (Kind.SAME, Kind.CLOCK)  # an order that was drawn between loops is one on all ranks
-            if self.loop is not None and picked.kind in (Kind.COUNT, Kind.INDEX) and whole:
+            copied = picked.kind is Kind.ENTRY and all(isinstance(r, Obj) and r.kind == "list" for r in owner.refs)
+            if self.loop is not None and whole and (picked.kind in (Kind.COUNT, Kind.INDEX) or copied):
                 return Value(ENTRY)  # this iteration's samples
             return Value(combine([place, picked]), refs=owner.refs, name="cut" if index.name == "slice" else "")
         place, found = self.content(index), self.of_chosen(owner, found)
