@@ -24,6 +24,7 @@ SCRIPTS = (
     "numbers_of_keys.py",
     "numbers_of_chosen.py",
     "numbers_of_one_of_two_loaders.py",
+    "numbers_of_running_accuracies.py",
     "numbers_of_named_batches.py",
 )
 

@@ -43,6 +43,7 @@ _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
 _CARRIED = "it is added up where {} holds, which goes by what this rank alone has left so far"
 _UNEQUAL = (cst.NotEqual, cst.NotIn)
+_SIZES = ("size", "some sizes")  # of an iteration's batch, and times a number: len(x), 20 * len(x)
 _FINITE = ("isfinite", "isnan", "isinf")
 _UNIONS = (cst.BitOr, cst.BitOrAssign)
 _FLAGS = (*_UNIONS, cst.BitAnd, cst.BitAndAssign)
@@ -155,6 +156,9 @@ class Operators(Expressions):
         if a.kind is Kind.RUN and a.adds == {"lag"} and isinstance(op, _DIVIDES) and b.kind in (Kind.COUNT, Kind.INDEX):
             return Value(replace(a, adds=frozenset({"lag", "step"})), scalar=scalar)
         b = SAME if self.shards.parts and "lag" in a.adds and b.counts else b  # ranks keep the serial steps
+        sizes = set() if self.shards.parts else {left.name, right.name} & {*_SIZES}
+        if right.name in sizes and isinstance(op, _DIVIDES) and a.kind in (Kind.RUN, Kind.RATIO):
+            b = SAME  # full batches are as large on all ranks
         if isinstance(op, _SCALES) and a.kind is Kind.RUN and right.const == 1:
             return replace(left, place=a, refs=frozenset())
         if isinstance(op, _SCALES) and (place := _scaled(a, b, isinstance(op, _DIVIDES))) is not None:
@@ -183,6 +187,8 @@ class Operators(Expressions):
             return self._with_count(op, left, right, node, scalar)
         if (found := self._with_length(op, left, right, node)) is not None:
             return replace(found, scalar=scalar)
+        if sizes and isinstance(op, cst.Multiply) and Kind.SAME in (a.kind, b.kind):
+            return Value(combine([a, b]), scalar=scalar, name=_SIZES[1])
         bends = not isinstance(op, (*_SCALES, *_SUMS)) or (isinstance(op, _DIVIDES) and b.kind is Kind.RATIO)
         return Value(MIX if bends and Kind.RATIO in (a.kind, b.kind) else combine([a, b]), scalar=scalar)
 
