@@ -20,6 +20,8 @@ _META = re.compile(
     r"meta_(lr|step_size|optim\w*|iters?|batch_size|train|loss))($|_)",
     re.IGNORECASE,
 )
+_ADAPTS = re.compile(r"(^|\.)grad$")  # weights of a task's own, made of the gradients
+_BEGINS_AGAIN = re.compile(r"(^|\.)(deepcopy|load_state_dict|set_weights|clone|copy_)$")  # for the next task
 _META_LIBRARIES = ("higher", "learn2learn", "torchmeta")
 _DEPTH = 400
 
@@ -53,8 +55,9 @@ def looked_at(gradients: Gradients) -> cst.Name | None:
             taken = [node.value]
         elif isinstance(node, cst.Call) and script.name_of(node.func) == "torch.autograd.grad" and len(node.args) > 1:
             taken = list(walk(node.args[1].value))
+            taken = [] if any(isinstance(n, cst.Call) for n in taken) else taken  # net.parameters()
         for n in taken:
-            if isinstance(n, cst.Name) and (script.scopes[n], n.value) in given:
+            if isinstance(n, cst.Name) and not _META.search(n.value) and (script.scopes[n], n.value) in given:
                 return n
     return None
 
@@ -141,5 +144,12 @@ def meta_learning(loops: Loops) -> cst.CSTNode | None:
         used = binding.target.split(".")[0] in _META_LIBRARIES and not binding.target.startswith("torchmeta.modules")
         if used and script.files[script.tree_of(binding.node)].split("/")[0] not in _META_LIBRARIES:
             return binding.node  # not where a copy of the library imports its own parts
-    inside = (n for loop in loops.training for n in walk(loop) if isinstance(n, cst.Name))
-    return next((n for n in inside if _META.search(n.value)), None)
+    adapts = any(_ADAPTS.search(dotted(call.func)) for call in script.calls)
+    updates = [script.function_of(step.node) for step in loops.gradients.steps()]
+    for block in (*loops.training, *(f for f in updates if isinstance(f, cst.FunctionDef))):
+        inside = list(walk(block))
+        if adapts or any(isinstance(n, cst.Call) and _BEGINS_AGAIN.search(dotted(n.func)) for n in inside):
+            named = (n for n in inside if isinstance(n, cst.Name) and _META.search(n.value))
+            if (found := next(named, None)) is not None:
+                return found
+    return None
