@@ -13,6 +13,7 @@ from dlrun.errors import DlrunError
 from dlrun.port.program import magics
 
 _CALLS = ("run_line_magic", "run_cell_magic", "magic", "system", "getoutput")
+_RAW = re.compile(r"^[!%]\s*\w", re.MULTILINE)  # as Colab downloads its notebooks
 _COLAB = re.compile(r"^(from google\.colab\b|import google\.colab\b|drive\.mount\(|files\.(upload|download)\()")
 
 
@@ -40,12 +41,13 @@ def of_notebook(source: str | bytes, name: str) -> str:
 
 def of_converted(text: str) -> str:
     """Return the script ``text``, made of a notebook, with the lines that ask for its shell as Python; else itself."""
-    if "get_ipython" not in text:
+    raw = bool(_RAW.search(text))
+    if "get_ipython" not in text and not raw:
         return text
     try:
         tree = _parsed(text)
     except (SyntaxError, ValueError, RecursionError):
-        return text
+        return _with_heads(_cell(text, _names(text)) + "\n") if raw else text
     lines, names = text.splitlines(), _names(text)
     found = [(node, said) for node in ast.walk(tree) if isinstance(node, ast.stmt) and (said := _asked(node, names))]
     for node, said in sorted(found, key=lambda f: -f[0].lineno):
@@ -165,7 +167,7 @@ def _with_heads(text: str) -> str:
             bound.add(node.name)
     heads = [f"import {name}" for name in ("os", "subprocess") if name in used - bound]
     lines = text.splitlines(keepends=True)
-    at = max((n.end_lineno or 0 for n in tree.body if _is_head(n)), default=0)
+    at = max((n.end_lineno or 0 for n in tree.body if _is_head(n, tree)), default=0)
     at = at or next((i for i, line in enumerate(lines) if not line.startswith("#")), 0)  # below the coding
     below = []
     if "display" in used - bound:
@@ -187,17 +189,17 @@ def _with_heads(text: str) -> str:
     )
 
 
-def _is_head(node: ast.stmt) -> bool:
+def _is_head(node: ast.stmt, tree: ast.Module) -> bool:
     """Tell whether ``node`` has to stay first: the docstring, imports of the future."""
     text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    return (text and node.lineno == 1) or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+    return (text and node is tree.body[0]) or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
 
 
 def _first_imports(tree: ast.Module) -> list[ast.stmt]:
     """Return the imports with which a script begins, and its docstring."""
     found: list[ast.stmt] = []
     for node in tree.body:
-        if not isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_head(node):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_head(node, tree):
             break
         found.append(node)
     return found
