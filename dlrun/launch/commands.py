@@ -9,7 +9,7 @@ from typing import Any
 from dlrun.errors import DlrunError
 from dlrun.launch import ddl
 from dlrun.launch.backends import BACKENDS
-from dlrun.launch.plan import Command, Flag, LaunchPlan
+from dlrun.launch.plan import ONE_ORDER, Command, Flag, LaunchPlan
 from dlrun.launch.site import FAMILY, Launcher, Site, family_of
 
 # Left over from a launcher this process itself was started by; they would tell the new ranks a wrong story.
@@ -82,7 +82,7 @@ def spec(plan: LaunchPlan, site: Site, server: Sequence[tuple[str, int]], token:
             "by_number": plan.torchrun,
             "served": plan.local,  # mps.py has seen to GPUs that ranks of this machine share
         },
-        "inherit": inherit(plan, site),
+        "inherit": ONE_ORDER | inherit(plan, site),
         "env": library(plan.launcher, site) | (ddl.variables(site.env) if theirs else {}) | dict(plan.env),
     }
 

@@ -132,6 +132,10 @@ class Flag(NamedTuple):
     why: str
 
 
+# Python puts the texts of a set in an order that each process draws, unless this is set: word ids would differ by rank.
+ONE_ORDER = {"PYTHONHASHSEED": "0"}
+
+
 class Command(NamedTuple):
     """What is run: the words, each with its reason, and what changes in the environment."""
 
@@ -146,7 +150,7 @@ class Command(NamedTuple):
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return ``env`` as the command gets it."""
-        return {name: value for name, value in env.items() if name not in self.unset} | dict(self.set)
+        return ONE_ORDER | {name: value for name, value in env.items() if name not in self.unset} | dict(self.set)
 
     def __str__(self) -> str:
         changes = [word for name in self.unset for word in ("-u", name)]

@@ -243,16 +243,24 @@ def test_what_python_reads_as_it_starts_may_be_set_for_the_ranks(dlrun, mpiexec,
     (tmp_path / "lib/mine.py").write_text("number = 17\n")
     asks = "import os, mine, sys\nprint(mine.number, sys.flags.hash_randomization, hash('a'))\n"
     (tmp_path / "asks.py").write_text(f"{asks}print([name for name in os.environ if 'AGAIN' in name])\n")
-    words = ["--env", f"PYTHONPATH={tmp_path / 'lib'}", "--env", "PYTHONHASHSEED=0"]
+    words = ["--env", f"PYTHONPATH={tmp_path / 'lib'}", "--env", "PYTHONHASHSEED=7"]
     done = dlrun("-n", "1", "--mpiexec", mpiexec, *words, "asks.py")
     own = subprocess.run(
         [sys.executable, "-c", "print(hash('a'))"],
-        env={**os.environ, "PYTHONHASHSEED": "0"},
+        env={**os.environ, "PYTHONHASHSEED": "7"},
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert done.stdout == f"17 0 {own}[]\n", done.stderr
+    assert done.stdout == f"17 1 {own}[]\n", done.stderr
+
+
+def test_a_set_of_texts_has_one_order_on_all_ranks(dlrun, any_mpiexec, tmp_path: Path, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    order = "import os, pathlib\nwords = ' '.join(set('the texts of a set in an order of their own'.split()))\n"
+    (tmp_path / "order.py").write_text(f"{order}pathlib.Path(os.environ['DLRUN_RANK'] + '.txt').write_text(words)\n")
+    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "order.py")
+    assert (tmp_path / "0.txt").read_text() == (tmp_path / "1.txt").read_text(), done.stderr
 
 
 _TRIES = """

@@ -329,3 +329,70 @@ def test_samples_that_are_made_in_the_line_in_which_training_begins_are_told():
         "DataLoader(made(96)", "DataLoader(data"
     )
     assert not [doubt for doubt in port(before).doubts if doubt.danger == "high"]
+
+
+WORDS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+text = open("a.txt").read().split()
+{numbers}
+x = torch.tensor([ids[word] for word in text])
+model = torch.nn.Embedding(len(ids), 3)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for (a,) in DataLoader(TensorDataset(x), 8):
+    loss = model(a).square().mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "line"),
+    [
+        (
+            "ids = {}\nfor word in set(text): ids[word] = len(ids)",
+            "for word in dl.broadcast(list(set(text))): ids[word] = len(ids)",
+        ),
+        (
+            "ids = {}\nfor i, word in enumerate(set(text)): ids[word] = i",
+            "for i, word in enumerate(dl.broadcast(list(set(text)))): ids[word] = i",
+        ),
+        (
+            "seen = set()\nfor word in text: seen.add(word)\nids = {word: i for i, word in enumerate(seen)}",
+            "ids = {word: i for i, word in enumerate(dl.broadcast(list(seen)))}",
+        ),
+        (
+            "words = set(text) - {'the'}\nids = {}\nfor word in words: ids.setdefault(word, len(ids))",
+            "for word in dl.broadcast(list(words)): ids.setdefault(word, len(ids))",
+        ),
+        (
+            "words = [word for word in set(text)]\nids = {word: i for i, word in enumerate(words)}",
+            "ids = {word: i for i, word in enumerate(dl.broadcast(list(words)))}",
+        ),
+    ],
+)
+def test_all_ranks_number_the_texts_of_a_set_in_rank_0s_order(numbers, line):
+    ported = port(WORDS.replace("{numbers}", numbers))
+    assert f"{line}\n" in ported.text and not ported.doubts
+
+
+def test_a_set_that_a_function_numbers_is_left_to_the_launcher_and_told():
+    numbers = """def numbered(words):
+    ids = {}
+    for word in set(words): ids[word] = len(ids)
+    return ids
+ids = numbered(text)"""
+    (doubt,) = port(WORDS.replace("{numbers}", numbers)).doubts
+    assert (doubt.name, doubt.danger) == ("order-differs", "low") and "dlrun launch" in doubt.why
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        "ids = {word: i for i, word in enumerate(sorted(set(text)))}",
+        "ids = {word: i for i, word in enumerate(dict.fromkeys(text))}",
+        "seen, ids = set(), {}\nfor word in text:\n    if word not in seen: seen.add(word); ids[word] = len(ids)",
+    ],
+)
+def test_an_order_that_is_one_in_all_processes_is_left_alone(numbers):
+    ported = port(WORDS.replace("{numbers}", numbers))
+    assert numbers in ported.text and not ported.doubts

@@ -23,8 +23,11 @@ _SPLITS = (
 _SEEDS = ("numpy.random.seed", "transformers.set_seed", "lightning.seed_everything")
 _STRICT = ("deterministic", "experimental_deterministic")  # of tf.data.Options: whether a data set keeps its order
 _FILLS = ("append", "extend", "add", "insert")
+_KEEPS = ("append", "extend", "insert", "setdefault", "update")  # as they come
+_SETS = (cst.BitOr, cst.BitAnd, cst.BitXor, cst.Subtract)
 _ALGEBRA = ("difference", "union", "intersection", "symmetric_difference")
 _NUMBERS = ("builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.zip")
+_DEEP = 4  # names that are followed
 _BLOCKS = (cst.FunctionDef, cst.ClassDef, cst.Lambda, cst.If, cst.For, cst.While, cst.Try, cst.With)
 
 
@@ -60,37 +63,54 @@ def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
                 f"sorted({script.code(call)})",
                 name="order-differs",
             )
-        elif not _numbers_a_set(facts, call, name):
+    yield from list(_of_sets(facts))
+
+
+def _of_sets(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
+    """Let all ranks take rank 0's order of a set whose entries get numbers; one doubt where they may not meet."""
+    script, told = facts.script, False
+    calls = [c for c in script.calls if _numbers_a_set(facts, c, script.name_of(c.func))]
+    gone = [f.iter for f in script.of(cst.For) if f.iter not in calls and _numbers_by_loop(facts, f)]
+    for node in (*calls, *gone):
+        inner = node if node in gone else node.args[0].value  # type: ignore[attr-defined]
+        if _is_ordered(facts, inner):
             continue
-        elif _meet(facts, call) and ".parameters()" not in script.code(call):
-            if not _is_ordered(facts, call.args[0].value):
-                whole = call if name == "builtins.list" else call.args[0].value
-                yield Edit(
-                    whole,
-                    "a set has another order in each process: all ranks take rank 0's",
-                    partial(_same, facts.alias, whole is call),
-                )
-        elif "set" not in kinds:
-            kinds.add("set")
-            inner = script.code(call.args[0].value)
-            if ".parameters()" in inner:
-                yield Doubt(
-                    call,
-                    "a set has another order in each process: the ranks would average the gradients of "
-                    "unlike parameters",
-                    "high",
-                    "[p for p in model.parameters() if p in ...]",
-                    name="order-differs",
-                )
-                continue
+        if ".parameters()" in script.code(inner):
             yield Doubt(
-                call,
-                "a set has another order in each process, unless it holds integers: numbers given to "
-                "its entries differ between ranks",
+                node,
+                "a set has another order in each process: the ranks would average the gradients of unlike parameters",
                 "high",
-                f"{script.code(call.func)}(sorted({inner}))",
+                "[p for p in model.parameters() if p in ...]",
                 name="order-differs",
             )
+        elif _meet(facts, node):
+            whole = node if script.name_of(getattr(node, "func", node)) == "builtins.list" else inner
+            yield Edit(
+                whole,
+                "a set has another order in each process: all ranks take rank 0's",
+                partial(_same, facts.alias, whole is not inner),
+            )
+        elif not told:
+            told = True
+            yield Doubt(
+                node,
+                "a set of texts has another order in each process, and so numbers given to its entries, unless "
+                "PYTHONHASHSEED is set, as dlrun launch does",
+                "low",
+                f"sorted({script.code(inner)}), for other launchers",
+                name="order-differs",
+            )
+
+
+def _numbers_by_loop(facts: ScriptFacts, loop: cst.For) -> bool:
+    """Tell whether ``loop`` goes through a set and keeps its entries in this order: ``ids[word] = len(ids)``."""
+    if not _is_set(facts, loop.iter) or _holds_numbers(facts, loop.iter):
+        return False
+    return any(
+        (isinstance(n, cst.AssignTarget) and isinstance(n.target, cst.Subscript))
+        or (isinstance(n, cst.Call) and (calls_method(n, *_KEEPS) or bool(facts.flow.targets(n))))
+        for n in walk(loop.body)
+    )
 
 
 def _at_will(facts: ScriptFacts) -> Iterator[Doubt]:
@@ -124,7 +144,7 @@ def _is_option(facts: ScriptFacts, target: cst.BaseExpression) -> bool:
     return target.attr.value == _STRICT[1] or any(name.endswith("data.Options") for name in made)
 
 
-def _before_init(facts: ScriptFacts, call: cst.Call) -> bool:
+def _before_init(facts: ScriptFacts, call: cst.CSTNode) -> bool:
     """Tell whether ``call`` runs before init(): where a module is imported."""
     imported = getattr(facts, "uncalled", None) is not None or facts.script.tree_of(call) is not facts.script.module
     return imported and isinstance(facts.script.function_of(call), cst.Module)
@@ -180,14 +200,15 @@ def _same(dl: str, is_list: bool, node: cst.BaseExpression) -> cst.BaseExpressio
     return expression("torch/same", {"value": node if is_list else cst.Call(cst.Name("list"), [cst.Arg(node)])}, dl=dl)
 
 
-def _meet(facts: ScriptFacts, call: cst.Call) -> bool:
+def _meet(facts: ScriptFacts, call: cst.CSTNode) -> bool:
     """Tell whether all ranks come to ``call``, once and together: a line of the script outside of every block.
 
     Or one of those below its main guard, if it has one, where the ranks meet.
     """
     script = facts.script
     above = list(script.above(call))
-    blocks = [up for up in above if isinstance(up, _BLOCKS) and up is not facts.guard]
+    inside = [up for up in above if not (isinstance(up, cst.For) and script.inside(call, up.iter))]
+    blocks = [up for up in inside if isinstance(up, _BLOCKS) and up is not facts.guard]
     comprehensions = [up for up in above if isinstance(up, cst.BaseComp)]
     once = all(script.inside(call, comp.for_in.iter) for comp in comprehensions)
     met = facts.guard is None or facts.guard in above
@@ -237,22 +258,30 @@ def _made(facts: ScriptFacts, node: cst.CSTNode) -> cst.CSTNode | None:
     return bindings[0].value if len(bindings) == 1 and bindings[0].how == "assign" and not bindings[0].path else None
 
 
-def _is_set(facts: ScriptFacts, node: cst.CSTNode, depth: int = 4) -> bool:
+def _is_set(facts: ScriptFacts, node: cst.CSTNode, depth: int = _DEEP) -> bool:
     """Tell whether ``node`` is a set, or a list made of one, that nothing has sorted."""
-    if isinstance(node, cst.SetComp):
-        return True
-    if isinstance(node, cst.Call):
-        name = facts.script.name_of(node.func)
-        if name in ("builtins.set", "builtins.frozenset"):
-            return bool(node.args)
-        if calls_method(node, *_ALGEBRA):
-            return _is_set(facts, node.func.value, depth)
-        return name in _NUMBERS and bool(node.args) and _is_set(facts, node.args[0].value, depth)
-    if isinstance(node, cst.Name) and depth:
-        bindings = facts.script.bindings_of(node)
-        sorts = any(
-            calls_method(c, "sort") and facts.script.code(c.func.value) == node.value for c in facts.script.calls
-        )
-        values = [b.value for b in bindings if b.how == "assign" and not b.path]
-        return not sorts and len(bindings) == 1 and any(v is not None and _is_set(facts, v, depth - 1) for v in values)
+    match node:
+        case cst.Set() | cst.SetComp():
+            return True
+        case cst.ListComp(for_in=cst.CompFor(iter=gone)) | cst.GeneratorExp(for_in=cst.CompFor(iter=gone)):
+            return _is_set(facts, gone, depth)
+        case cst.List(elements=parts) | cst.Tuple(elements=parts):
+            return any(isinstance(e, cst.StarredElement) and _is_set(facts, e.value, depth) for e in parts)
+        case cst.BinaryOperation(left=left, operator=operator, right=right) if isinstance(operator, _SETS):
+            return _is_set(facts, left, depth) or _is_set(facts, right, depth)
+        case cst.Call():
+            name = facts.script.name_of(node.func)
+            if name in ("builtins.set", "builtins.frozenset"):
+                return bool(node.args) or depth < _DEEP  # filled later
+            if calls_method(node, *_ALGEBRA):
+                return _is_set(facts, node.func.value, depth)
+            return name in _NUMBERS and bool(node.args) and _is_set(facts, node.args[0].value, depth)
+        case cst.Name() if depth:
+            bindings = facts.script.bindings_of(node)
+            made = [b.value for b in bindings if b.how == "assign" and not b.path and b.value is not None]
+            others = [b for b in bindings if b.value not in made and not isinstance(b.node, cst.AugAssign)]
+            sorts = any(
+                calls_method(c, "sort") and facts.script.code(c.func.value) == node.value for c in facts.script.calls
+            )
+            return not sorts and not others and bool(made) and all(_is_set(facts, v, depth - 1) for v in made)
     return False
