@@ -67,6 +67,8 @@ def test_what_depends_on_the_batch_is_doubted(old, new, doubt):
 def test_a_batch_size_that_counts_or_weighs_samples_is_not_doubted():
     counted = "    total, seen = 0.0, 0\n    opt.step()\n    total += 2 * batch_size\n    seen += batch_size\n"
     assert "is the global batch" not in port(LOOP.replace("    opt.step()\n", counted), GLOBAL).report()
+    own = "    batch_size = len(x)\n    noise = torch.zeros(batch_size)\n    opt.step()\n"
+    assert "is the global batch" not in port(LOOP.replace("    opt.step()\n", own), GLOBAL).report()
 
 
 @pytest.mark.parametrize(

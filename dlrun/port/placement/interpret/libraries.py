@@ -74,6 +74,7 @@ _TRUTHS = ("builtins.any", "builtins.all", "builtins.bool")
 _ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "builtins.round", "builtins.abs")
 _OF_TEXTS = ("os.path.join", "os.fspath", "builtins.str", "pathlib.Path", "pathlib.PurePath")
 _OF_BASES = ("__init__", "__setitem__", "__getitem__")
+_BUILTINS = {"__next__": "builtins.next", "__iter__": "builtins.iter", "__len__": "builtins.len"}
 _REDUCES = (Row.SUM, Row.MEAN, Row.MAX, Row.MIN)
 _SECOND = ("norm", "quantile", "nanquantile", "percentile", "nanpercentile")  # whose axis is not their second argument
 
@@ -149,8 +150,8 @@ class Libraries(Given):
             return Value(SAME, scalar=True, name="cadence")
         if row is None and isinstance(self.script.parents.get(node), cst.Expr):
             self.may_fill(node, args)
-        whole = "reduction" not in keywords or keywords["reduction"].const in ("mean", "sum", "batchmean")
-        losses = name.rpartition(".")[2].lower().endswith(_LOSSES) and whole
+        how = parts.reduction(node, keywords.get("reduction"))
+        losses = name.rpartition(".")[2].lower().endswith(_LOSSES) and how not in ("none", "")
         of_numbers = bool(given) and all(g.scalar for g in given) and name.startswith(_ELEMENTWISE)
         number = name.endswith(".norm") and len(given) == 1
         number = number or (name.endswith(_SCORES) and "average" not in keywords)
@@ -164,9 +165,11 @@ class Libraries(Given):
             known = [g for g in given if g.scalar and not (tensors and g.name == "guessed")]
             numbers = row is Row.SCALAR or any(g.place.kind is Kind.ENTRY for g in known)
             centered = any(g.name == "centered" for g in given)
-            if losses or parts.is_sum(node):
-                place = self.of_episode(parts.loss(parts.LOCAL if parts.of_spread(given) else place, node))
+            if losses or how == "sum":
+                place = self.of_episode(parts.loss(parts.LOCAL if parts.of_spread(given) else place, how))
                 scalar = True
+            elif not how:
+                place = unknown(node, parts.SUM_OR_MEAN)
             elif centered or (numbers and parts.bends(name)) or (number and not name.endswith("accuracy_score")):
                 place = parts.BENT if numbers or number else parts.LOCAL
         reduced = any(map(self.serial, given))
@@ -182,6 +185,8 @@ class Libraries(Given):
                 self.data_of[made] = data.refs
             if row is Row.STATE:
                 self.write((made, CONTENT), Value(zero=True))
+            if "reduction" in keywords:
+                self.write((made, "reduction"), keywords["reduction"])
             return Value(refs=frozenset([made]), scalar=scalar, reduced=reduced)
         texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
         foreign = parts.FOREIGN if row is None and parts.is_foreign(name) and place == ENTRY else ""
@@ -306,6 +311,8 @@ class Libraries(Given):
 
     def _method_call(self, method: Method, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         receiver, name = method.receiver, method.name
+        if name in _BUILTINS and not args:
+            return self._function(_BUILTINS[name], [receiver], {}, node)
         row = rules.of_method(name)
         given = [*args, *keywords.values()]
         if self.shards.runs and row is Row.SAMPLES:
@@ -543,7 +550,9 @@ class Libraries(Given):
         return Value(refs=receiver.refs) if owners else None
 
     def _converted(self, value: Value, name: str, node: cst.Call) -> Value:
-        """Return a value in another form; of a container a copy."""
+        """Return a value in another form; of a container a copy; of a module itself: ``loss.to(device)``."""
+        if value.refs and all(isinstance(r, Obj) and r.name.startswith("torch.nn.") for r in value.refs):
+            return value
         copied = [r for r in value.refs if isinstance(r, Obj)] if name in ("copy", "deepcopy", "tolist") else []
         if any(r.kind in CONTAINERS or self.is_plain(r) for r in copied):
             return self._copied(value, node)
