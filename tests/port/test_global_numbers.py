@@ -347,3 +347,20 @@ def test_a_loss_that_is_no_mean_or_may_be_a_sum_is_told(loss) -> None:
     )
     ported = port(program[: program.index("    n += 1")] + shown, Options(batch="global"))
     assert [d.name for d in ported.doubts] == ["unknown-placement"]
+
+
+@pytest.mark.parametrize(
+    "place", ["idx[each.argmax()].item()", "each.argmin().item()", "int(np.argmax(each.tolist()))"]
+)
+def test_where_the_extreme_of_a_part_is_tells_nothing_of_the_batch(place) -> None:
+    program = f"import numpy as np\n{RUNNING[: RUNNING.index('    n += 1')]}".replace("(x, y) in", "(x, y, idx) in")
+    program = program.replace("(96,)))", "(96,)), torch.arange(96))").replace("other, n = 0.0,", "other, n = 0,")
+    each = "    each = nn.functional.cross_entropy(model(x), y, reduction='none')\n"
+    ported = port(f"{program}{each}    other += {place}\nprint(other)\n", Options(batch="global"))
+    assert {d.name for d in ported.doubts} == {"unknown-placement"} and "dl.average(other" not in ported.text
+
+
+def test_where_the_extreme_of_each_sample_is_counts_over_the_ranks() -> None:
+    program = f"{RUNNING[: RUNNING.index('    n += 1')]}    for row, label in zip(model(x), y):\n"
+    ported = port(f"{program}        n += int(row.argmax() == label)\nprint(n)\n", Options(batch="global"))
+    assert not ported.doubts and "n = dl.total(n)" in ported.text

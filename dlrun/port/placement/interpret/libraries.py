@@ -76,6 +76,7 @@ _OF_TEXTS = ("os.path.join", "os.fspath", "builtins.str", "pathlib.Path", "pathl
 _OF_BASES = ("__init__", "__setitem__", "__getitem__")
 _BUILTINS = {"__next__": "builtins.next", "__iter__": "builtins.iter", "__len__": "builtins.len"}
 _REDUCES = (Row.SUM, Row.MEAN, Row.MAX, Row.MIN)
+_STATISTICS = (Row.STATISTIC, Row.PLACE)
 _SECOND = ("norm", "quantile", "nanquantile", "percentile", "nanpercentile")  # whose axis is not their second argument
 
 # Methods whose calls an object counts: of what, and where it has their number.
@@ -155,8 +156,8 @@ class Libraries(Given):
         of_numbers = bool(given) and all(g.scalar for g in given) and name.startswith(_ELEMENTWISE)
         number = name.endswith(".norm") and len(given) == 1
         number = number or (name.endswith(_SCORES) and "average" not in keywords)
-        if row is Row.STATISTIC and place.kind is Kind.ENTRY:
-            return self._statistic(name, args, keywords, place)
+        if row in _STATISTICS and place.kind is Kind.ENTRY:
+            return self._statistic(row, name, args, keywords, place)
         scalar = True if losses or number or row is Row.SCALAR or of_numbers else None
         if self.shards.parts and place.kind is Kind.ENTRY and row is Row.COUNTS:
             place = self.of_episode(parts.SUMMED)
@@ -193,14 +194,20 @@ class Libraries(Given):
         guessed = "guessed" if scalar and any(g.name == "guessed" for g in given) else ""
         return Value(place, scalar=scalar, reduced=reduced, texts=texts, name=foreign or guessed)
 
-    def _statistic(self, name: str, args: list[Value], keywords: dict[str, Value], place: Place) -> Value:
-        """Return a statistic of one iteration's values: of a part of them it is none of the whole."""
+    def _statistic(
+        self, row: Row | None, name: str, args: list[Value], keywords: dict[str, Value], place: Place
+    ) -> Value:
+        """Return a statistic of one iteration's values, or where their extreme is: of a part it is none of the whole.
+
+        Where in a loop within an iteration an extreme is, is most likely of one sample: ``row.argmax() == label``.
+        """
         places = args[1 + (name.rpartition(".")[2] in _SECOND) :]
         given = [*places[:1], *(v for k, v in keywords.items() if k in ("dim", "axis"))]
         axes = [v.const for v in given if not isinstance(v.const, (bool, type(None)))]
-        if self.shards.parts and not self.shards.episodes:
+        of_sample = row is Row.PLACE and self.loop is not None and self.loop.inner > 0
+        if self.shards.parts and not self.shards.episodes and not of_sample:
             place = parts.reduced(Row.STATISTIC, Value(place), not axes, 0 in axes)
-        return Value(place, scalar=None if axes else True)
+        return Value(place, scalar=None if axes or of_sample else True)
 
     def _holder(self, name: str, keywords: dict[str, Value], node: cst.Call) -> Value:
         """Return an object that has what it is given as attributes: ``Checkpoint(step=step, iterator=iter(data))``."""
@@ -395,8 +402,8 @@ class Libraries(Given):
         base = SAME if networks and row is Row.PREDICTS else self.content(receiver)
         if alone and base.kind is Kind.UNKNOWN and name.startswith("to_") and isinstance(node.func, cst.Attribute):
             self._sink(node, of=node.func.value)  # a table's file
-        if row is Row.STATISTIC and base.kind is Kind.ENTRY:
-            return self._statistic(name, [receiver, *args], keywords, base)
+        if row in _STATISTICS and base.kind is Kind.ENTRY:
+            return self._statistic(row, name, [receiver, *args], keywords, base)
         if self.shards.parts and row is Row.COUNTS and base.kind is Kind.ENTRY:
             return Value(self.of_episode(parts.SUMMED))
         op = parts.operator_of(name)
