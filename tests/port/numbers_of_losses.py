@@ -56,7 +56,7 @@ if torch.cuda.is_available():
 opt = torch.optim.SGD(model.parameters(), lr=0.001)
 for epoch in range(2):
     book = Book()
-    total = total_l1 = by_sample = own_by_sample = mean = summed = meaned = huber = n = 0
+    total = total_l1 = by_sample = own_by_sample = mean = summed = meaned = huber = n = elements = 0
     for x, y in loader:
         out = model(x)
         scales = scale.expand(out.size(0), 1)
@@ -75,6 +75,7 @@ for epoch in range(2):
             huber += book.huber(out, y).item()
             book.add(out, y)
         n += x.size(0)
+        elements += (out - y).detach().numpy().size
     print("sums", total / n, total_l1 / n, by_sample / n, own_by_sample / n)
     print("own", mean / len(loader), summed / n, meaned / len(loader))
-    print("book", huber, book.sums)
+    print("book", elements, huber, book.sums)

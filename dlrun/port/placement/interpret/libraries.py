@@ -574,7 +574,10 @@ class Libraries(Given):
         zero = value.zero or self._zero(value)
         if arrays(value) and place.kind is Kind.SAME and not number:
             held = Value(place, zero=zero, scalar=scalar, reduced=self.serial(value))
-            return self.array(held, node, self.script.name_of(node.func))
+            made = self.array(held, node, self.script.name_of(node.func))
+            begun = [self.filled_by_memory[ref] for ref in value.refs if ref in self.filled_by_memory]
+            self.filled_by_memory.update((ref, call) for ref in made.refs for call in begun)
+            return made
         text = ("number" if number else "list" if name == "tolist" else "") if place.kind is Kind.ENTRY else ""
         text = value.name if self.shards.parts and value.name in parts.NAMES else text
         if number and text == parts.FOREIGN and not self.shards.episodes and self.recording:
