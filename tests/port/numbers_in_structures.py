@@ -4,9 +4,11 @@ positions as numbers, texts of several numbers: whatever the structure around th
 # ruff: noqa
 
 import json
-from collections import deque
-from dataclasses import dataclass
+from collections import deque, namedtuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -81,3 +83,49 @@ for epoch in range(2):
             at_last += 1
     print(" ".join("{:.3f}".format(e) for e in (epoch, step, seen)), json.dumps([str(e) for e in (epoch, step)]))
 print("marks", marks, len(marks), at_last, numbers)
+
+Track = namedtuple("Track", "losses counts")
+
+
+class Typed(NamedTuple):
+    losses: list
+    sums: np.ndarray
+
+
+@dataclass(frozen=True)
+class Frozen:
+    losses: list = field(default_factory=list)
+    total: dict = field(default_factory=dict)
+
+
+indexed = DataLoader(TensorDataset(X, Y, torch.arange(96)), batch_size=8)
+for epoch in range(2):
+    pair, arrays = ([], []), (np.zeros(2), torch.zeros(1))
+    track, typed, frozen = Track([], {"n": 0}), Typed([], np.zeros(2)), Frozen()
+    nested = {"train": ([], [0])}
+    pred, found, like = torch.empty(96), np.empty((96, 1), dtype=np.float32), torch.empty_like(Y).to("cpu")
+    elements = 0
+    for x, y, at in indexed:
+        loss = train(x, y)
+        pair[0].append(loss)
+        pair[1].extend(at.tolist())
+        arrays[0][0] += loss
+        arrays[1].add_(loss)
+        track.losses.append(loss)
+        track.counts["n"] += len(x)
+        typed.losses.append(loss)
+        typed.sums[1] += len(x)
+        frozen.losses.append(loss)
+        frozen.total["n"] = frozen.total.get("n", 0) + len(x)
+        nested["train"][0].append(loss)
+        nested["train"][1][0] += len(x)
+        with torch.no_grad():
+            out = model(x)
+            pred[at] = out[:, 0]
+            found[at.numpy()] = out.numpy()
+            like[at] = out
+            elements += out.numpy().size
+    print("pairs", sum(pair[0]), len(pair[0]), sum(pair[1]), arrays[0].sum(), arrays[1].item())
+    print("named", sum(track.losses), track.counts["n"], len(typed.losses), typed.sums.sum())
+    print("frozen", max(frozen.losses), frozen.total["n"], nested["train"][0][3], nested["train"][1][0])
+    print("filled", pred.sum().item(), found.sum(), found.max(), like.mean().item(), elements)

@@ -153,3 +153,17 @@ for epoch in range(2):
         mean += loss * len(x)
         seen += len(x)
     print("first of an epoch", mean / seen, seen, i + 1)
+
+drawn, drawn_total = iter(loader), 0.0
+for i in range(len(loader)):
+    x, y = drawn.__next__()
+    drawn_total += train(x, y)
+print("drawn", drawn_total, drawn_total / loader.__len__())
+drawn, drawn_total, i = loader.__iter__(), 0.0, 0
+while i < len(loader):
+    loss = train(*drawn.__next__())
+    drawn_total += loss
+    i += 1
+    if i % 4 == 0:
+        print("so far", i, drawn_total / i)
+print("drawn", drawn_total)

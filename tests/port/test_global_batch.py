@@ -67,6 +67,8 @@ def test_what_depends_on_the_batch_is_doubted(old, new, doubt):
 def test_a_batch_size_that_counts_or_weighs_samples_is_not_doubted():
     counted = "    total, seen = 0.0, 0\n    opt.step()\n    total += 2 * batch_size\n    seen += batch_size\n"
     assert "is the global batch" not in port(LOOP.replace("    opt.step()\n", counted), GLOBAL).report()
+    own = "    batch_size = len(x)\n    noise = torch.zeros(batch_size)\n    opt.step()\n"
+    assert "is the global batch" not in port(LOOP.replace("    opt.step()\n", own), GLOBAL).report()
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,21 @@ def test_a_loss_that_is_a_sum_is_that_over_the_batch_where_it_trains():
     ported = port(LOOP.replace(".pow(2).mean()", ".pow(2).sum()") + score, GLOBAL)
     assert "loss = dl.partial_sum((model(x) - y).pow(2).sum())" in ported.text
     assert ported.text.count("partial_sum") == 1 and not ported.doubts
+
+
+def test_a_sum_that_an_evaluation_between_epochs_takes_too_is_not_n_times_there():
+    between = (
+        "def of(x, y):\n    return (model(x) - y).pow(2).sum(), len(x)\n\n\nEVALUATION\n\nfor epoch in range(2):\n"
+    )
+    with_block = "def evaluate():\n    with torch.no_grad():\n        return of(a, b)[0].item()\n"
+    decorated = "@torch.no_grad()\ndef evaluate():\n    return of(a, b)[0].item()\n"
+    head, loop = LOOP.split("for x, y", 1)
+    steps = f"for x, y{loop}".replace("loss = (model(x) - y).pow(2).mean()", "loss, n = of(x, y)")
+    body = "".join(f"    {line}\n" for line in steps.splitlines())
+    for evaluation in (with_block, decorated):
+        source = f"{head}{between.replace('EVALUATION', evaluation)}{body}    print(evaluate())\n"
+        ported = port(source, GLOBAL)
+        assert "partial_sum(" not in ported.text and "is 1/n of the serial one" in ported.report()
 
 
 def test_a_penalty_beside_a_sum_counts_once():

@@ -295,13 +295,14 @@ def test_a_number_that_a_library_out_of_sight_makes_of_a_part_is_averaged_and_to
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_batches_that_the_script_cuts_itself_are_divided(ranks, tmp_path) -> None:
-    program = (HERE / "numbers_of_cut_batches.py").read_text()
+@pytest.mark.parametrize(("program", "lines"), [("numbers_of_cut_batches.py", 12), ("numbers_of_losses.py", 6)])
+def test_programs_on_ranks_show_the_serial_numbers(program, lines, ranks, tmp_path) -> None:
+    program = (HERE / program).read_text()
     ported = port(program, Options(batch="global"))
     (tmp_path / "train.py").write_text(program)
     (tmp_path / "dist.py").write_text(ported.text)
     serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=ranks)
-    assert not ported.doubts and len(serial.splitlines()) == 12
+    assert not ported.doubts and len(serial.splitlines()) == lines
     for one, other in zip(serial.splitlines(), mine.splitlines(), strict=True):
         assert rounded(other) == rounded(one)
 
@@ -330,3 +331,36 @@ def test_means_so_far_are_those_of_all_ranks(tmp_path) -> None:
     (tmp_path / "dist.py").write_text(ported.text)
     assert "mean, other = dl.average(mean, other)" in ported.text and not ported.doubts
     assert rounded(started(tmp_path, ["dist.py"], ranks=2)) == rounded(started(tmp_path, ["train.py"]))
+
+
+@pytest.mark.parametrize("loss", ["Root()(out, y)", "nn.MSELoss(reduction=args.reduction)(out, y)"])
+def test_a_loss_that_is_no_mean_or_may_be_a_sum_is_told(loss) -> None:
+    root = (
+        "class Root(nn.Module):\n    def forward(self, out, y):\n        return nn.functional.mse_loss(out, y).sqrt()\n"
+    )
+    given = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--reduction')\n"
+    shown = f"    other += {loss}.item()\nprint(other)\n"
+    program = RUNNING.replace("(96,)))", "(96, 3)).float())").replace("cross_entropy", "mse_loss")
+    program = program.replace("torch.manual", f"{given}args = parser.parse_args()\n{root}torch.manual")
+    program = program.replace(
+        "loss = nn.functional.mse_loss(model(x), y)", "out = model(x); loss = nn.functional.mse_loss(out, y)"
+    )
+    ported = port(program[: program.index("    n += 1")] + shown, Options(batch="global"))
+    assert [d.name for d in ported.doubts] == ["unknown-placement"]
+
+
+@pytest.mark.parametrize(
+    "place", ["idx[each.argmax()].item()", "each.argmin().item()", "int(np.argmax(each.tolist()))"]
+)
+def test_where_the_extreme_of_a_part_is_tells_nothing_of_the_batch(place) -> None:
+    program = f"import numpy as np\n{RUNNING[: RUNNING.index('    n += 1')]}".replace("(x, y) in", "(x, y, idx) in")
+    program = program.replace("(96,)))", "(96,)), torch.arange(96))").replace("other, n = 0.0,", "other, n = 0,")
+    each = "    each = nn.functional.cross_entropy(model(x), y, reduction='none')\n"
+    ported = port(f"{program}{each}    other += {place}\nprint(other)\n", Options(batch="global"))
+    assert {d.name for d in ported.doubts} == {"unknown-placement"} and "dl.average(other" not in ported.text
+
+
+def test_where_the_extreme_of_each_sample_is_counts_over_the_ranks() -> None:
+    program = f"{RUNNING[: RUNNING.index('    n += 1')]}    for row, label in zip(model(x), y):\n"
+    ported = port(f"{program}        n += int(row.argmax() == label)\nprint(n)\n", Options(batch="global"))
+    assert not ported.doubts and "n = dl.total(n)" in ported.text

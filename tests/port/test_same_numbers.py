@@ -50,3 +50,14 @@ def test_arrays_that_grow_or_are_made_late_are_not_doubted() -> None:
     for script in ("numbers_in_objects.py", *(f"numbers_of_{name}.py" for name in names)):
         doubts = port(Path(__file__).with_name(script).read_text()).doubts
         assert not [doubt for doubt in doubts if doubt.name != "rate-may-not-suit"]
+
+
+def test_arrays_that_begin_with_what_memory_holds_begin_with_zeros_where_ranks_add_them_up() -> None:
+    source = Path(__file__).with_name("numbers_in_structures.py").read_text()
+    assert source.count("empty(") == 2 and "empty_like(Y).to(" in source
+    text = port(source).text
+    assert "torch.zeros(96), np.zeros((96, 1), dtype=np.float32), torch.zeros_like(Y).to(" in text
+    named = source.replace("np.empty(", "empty(").replace(
+        "import numpy as np", "import numpy as np\nfrom numpy import empty"
+    )
+    assert [d.name for d in port(named).doubts if d.danger == "medium"] == ["local-number"]

@@ -67,9 +67,11 @@ def draws(script: Script, node: cst.CSTNode) -> list[cst.CSTNode]:
 
 
 def without_gradients(script: Script, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` runs under no_grad()."""
-    around = (up for up in script.above(node) if isinstance(up, cst.With))
-    return any("no_grad" in script.code(item.item) for up in around for item in up.items)
+    """Tell whether ``node`` runs under no_grad(), of a block or of the function around it."""
+    above = list(script.above(node))
+    managers = [item.item for up in above if isinstance(up, cst.With) for item in up.items]
+    managers += [made.decorator for up in above if isinstance(up, cst.FunctionDef) for made in up.decorators]
+    return any("no_grad" in script.code(manager) for manager in managers)
 
 
 def losses(script: Script) -> list[cst.BaseExpression]:

@@ -27,6 +27,7 @@ class Path:
     late: bool = False  # of entries that iterations may have been the first to make
     bound: tuple[str, ...] = ()  # tests of whether it is there at all, where some runs never bind it
     fresh: bool = False  # whether its name is bound in the loop, and not before
+    fixed: bool = False  # whether it is in what holds the same objects for ever: a tuple, a frozen data class
 
     @property
     def key(self) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -79,7 +80,7 @@ def paths(machine: Machine, frame: Frame, before: State) -> dict[Any, list[Path]
         value, path, depth = todo.pop(0) if todo else last.pop(0)  # names of defaults, and of a loop, are not there yet
         for i, item in enumerate(value.items or ()):
             if depth < _LONGEST:
-                todo.append((item, path + f"[{i}]", depth + 1))
+                todo.append((item, replace(path + f"[{i}]", fixed=True), depth + 1))
         for ref in value.refs if len(value.refs) == 1 or _made_alike(value, path) else ():
             if isinstance(ref, (Function, Bound)) and not _one_of_several(ref, several, path):
                 todo += _captured(machine, ref, path, depth, found)
@@ -185,6 +186,8 @@ def _into(
                 ]
             continue
         here = path + key if key.startswith("[") else path + f".{key}"
+        if isinstance(owner, Obj) and owner.cls is not None and machine.fixed(owner.cls):
+            here = replace(here, fixed=True)
         if key == "@":
             continue
         if (before or {}).get((owner, key), value).unbound and not path.each:

@@ -22,6 +22,7 @@ from dlrun.port.placement.shown import Shown
 from dlrun.port.placement.steered import Steered
 from dlrun.port.placement.throughput import throughput
 from dlrun.port.placement.values import Kind
+from dlrun.port.placement.zeroed import zeroed
 from dlrun.port.program.script import walk
 from dlrun.port.steps.counts import moving
 from dlrun.port.steps.metrics import step_logs
@@ -47,6 +48,7 @@ def keras_numbers(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     reductions = Reductions(facts, run)
     _, shown = _read(facts, run, reductions)
     yield from reductions.edits()
+    yield from zeroed(facts, run)
     yield from _smoothed(facts, run)
     yield from _begun(facts, run)
     yield from step_logs.keras(facts, run)
@@ -89,6 +91,7 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
     reductions = Reductions(facts, run)
     read, shown = _read(facts, run, reductions)
     yield from reductions.edits()
+    yield from zeroed(facts, run)
     steered = list(Steered(facts, run, read, {e.node for e in shown if isinstance(e, Edit)}).edits())
     yield from steered
     yield from () if steered else read.weighed()

@@ -57,7 +57,8 @@ _SAME = {
 }
 _MEANS, _SUMS = ("mean", "reduce_mean", "average"), ("sum", "reduce_sum", "l2_loss")
 _LOSS = re.compile(r"(_loss|cross_entropy|_with_logits|kl_div|_error)$")
-_FILLED = re.compile(r"^(torch|numpy|tensorflow)\.(random\.)?(rand|randn|normal|uniform|zeros|ones|full|fill)$")
+_FILLED = re.compile(r"^(torch|numpy|tensorflow)\.(random\.)?(rand|randn|normal|uniform|zeros|ones|full|fill|arange)$")
+_SIZED = ("expand", "repeat", "view", "reshape", "broadcast_to", "tile", "new_zeros", "new_ones", "new_full")
 _DIFFERENTIATES = re.compile(r"(^|\.)(grad|gradient|gradients|jacobian|batch_jacobian)$")
 _OF_KERAS = re.compile(r"^(tensorflow\.)?keras\.losses\.[A-Z]")
 _COMPILED = ("compute_loss", "compiled_loss")  # of a Keras model: the losses of compile(), whose reductions fit() reads
@@ -318,6 +319,8 @@ class Reductions:
             names = frozenset().union(*(level.names for level in levels))
             return Level("each" if kinds & {"each", "mean"} else "free", (), names)
         if _FILLED.search(name) and kinds <= {"free", "count"} and "count" in kinds:  # torch.randn(mean.size())
+            return Level("each", (), frozenset().union(*(level.names for level in levels)))
+        if own and last in _SIZED and kinds <= {"free", "count"} and "count" in kinds:  # scale.expand(x.size(0), 5)
             return Level("each", (), frozenset().union(*(level.names for level in levels)))
         if "mean" in kinds and last not in _SAME:
             return self._strange(call, levels)

@@ -10,6 +10,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.updates import coupling
 from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret import parts, sessions
@@ -233,12 +234,15 @@ class Calls(Libraries):
             loss = loss or (self.shards.kind(node.func) == "loss" and self.shards.number(node))
             if self._goes_by_own_steps(ref.site):
                 return Value(scalar=True)  # a schedule that goes by the local steps
-            if self.shards.parts and loss and combine(given).kind is Kind.ENTRY:
+            how = parts.reduction(ref.site, self.read((ref, "reduction"))) if loss else "none"
+            if self.shards.parts and how != "none" and combine(given).kind is Kind.ENTRY:
                 name = parts.FOREIGN if parts.is_foreign(ref.name) else ""
                 place = parts.LOCAL if parts.of_spread([*args, *keywords.values()]) else combine(given)
-                return Value(self.of_episode(parts.loss(place, ref.site)), scalar=True, name=name)
+                reduced = self.of_episode(parts.loss(place, how)) if how else unknown(node, parts.SUM_OR_MEAN)
+                return Value(reduced, scalar=True, name=name)
             foreign = parts.FOREIGN if parts.is_foreign(ref.name) and combine(given) == ENTRY else ""
-            return Value(parts.of_mean(out_of_sight(combine(given)), ref.name), scalar=loss or None, name=foreign)
+            number = True if loss and how != "none" else None
+            return Value(parts.of_mean(out_of_sight(combine(given)), ref.name), scalar=number, name=foreign)
         return Value(parts.of_mean(out_of_sight(combine(given)), ""))
 
     def _call_object(self, ref: Obj, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
@@ -258,7 +262,12 @@ class Calls(Libraries):
         return self.content_of([*args, *keywords.values()])
 
     def _makes_numbers(self, ref: Obj, name: str) -> bool:
-        """Tell whether a model's method makes plain numbers: ``return losses.mean(), int((losses > 0).sum())``."""
+        """Tell whether a model's method makes plain numbers: ``return losses.mean(), int((losses > 0).sum())``.
+
+        A loss that is written as a module makes one of a part of the samples: their sum, the root of a mean.
+        """
+        if self.shards.parts and ref.cls is not None and coupling.computes(self.script, ref.cls.node):
+            return True
         nodes = [n for r in (self.member(ref.cls, name) or ANY).refs if isinstance(r, Function) for n in walk(r.node)]
         calls = [n for n in nodes if isinstance(n, cst.Call)]
         return any(calls_method(c, "item") or self.script.name_of(c.func) in _NUMBERS for c in calls)

@@ -231,6 +231,8 @@ class Classes(Containers):
         if name in _SHAPES:
             means = name == "shape" and "means" in place.adds  # a place for each local iteration
             return Value(place if means else SAME, name="size" if name == "shape" and place.kind is Kind.ENTRY else "")
+        if name == "size" and place.kind is Kind.ENTRY and self.shards.parts and self._stands_for_number(node):
+            return self.size()  # of an array of NumPy
         if name in ("data", "T") and place.kind is Kind.ENTRY:
             return owner
         if place.kind is Kind.SHARD and name != _DEALT:
@@ -238,6 +240,13 @@ class Classes(Containers):
         if place.kind in (Kind.SAME,) and not owner.name:
             return Value(refs=frozenset([Method(owner, name)]))
         return Value(place, refs=frozenset([Method(owner, name)]))
+
+    def _stands_for_number(self, size: cst.CSTNode) -> bool:
+        """Tell whether an attribute ``size`` is used as a number: ``n += errors.size``, not ``x.size(0)``."""
+        up = self.script.parents.get(size)
+        if isinstance(up, cst.Assign):
+            return all(isinstance(target.target, cst.Name) for target in up.targets)
+        return isinstance(up, (cst.AugAssign, cst.BinaryOperation, cst.Arg))
 
     def _with_member(self, refs: frozenset[Any], name: str) -> frozenset[Any]:
         """Return what an attribute may be asked of: of what a function may have handed on, the program's objects."""

@@ -43,7 +43,7 @@ from dlrun.port.placement.values import (
     trimmed,
     unknown,
 )
-from dlrun.port.program.script import dotted, names_in, only_adds, walk
+from dlrun.port.program.script import calls_method, dotted, names_in, only_adds, walk
 
 _UNROLLED = 8  # entries of a list that is gone through one by one
 _ROUNDS = 5  # until a loop that is no loop over a shard changes nothing any more
@@ -385,8 +385,10 @@ class ControlFlow(Statements):
         """Tell whether iterations draw their samples, by ``next`` or by chance: none knows which come again."""
         over = node.iter.func if isinstance(node.iter, cst.Call) else node.iter
         counts = self.script.name_of(over).rpartition(".")[2] in ("range", "trange", "count")
-        called = [self.script.name_of(n.func) for n in walk(node.body) if isinstance(n, cst.Call)] if counts else []
-        return any(name.rpartition(".")[2] == "next" or of_function(name) is Row.CHANCE for name in called)
+        called = [n for n in walk(node.body) if isinstance(n, cst.Call)] if counts else []
+        names = [self.script.name_of(call.func) for call in called]
+        chance = any(name.rpartition(".")[2] == "next" or of_function(name) is Row.CHANCE for name in names)
+        return chance or any(calls_method(call, "__next__") for call in called)
 
     def _otherwise(self, node: cst.For | cst.While) -> None:
         """Run what a loop does that no ``break`` has ended; where there is one, it may be left out."""

@@ -335,10 +335,10 @@ class Exits(LibraryRows):
             text = "some of what goes on may be new: no line can tell what there was before"
             return value.at(unknown(node, text, at))
         kind = next((r.kind for r in value.refs if isinstance(r, Obj)), "") if not inside else owner.kind  # type: ignore[union-attr]
-        shared = inside and owner is not None and self._holders(owner) > 1
+        shared = inside and owner is not None and (self._holders(owner) > 1 or options[0].fixed)
         if inside and owner is not None and owner.kind != "dict" and (around := self._dict_at(options[0], found)):
             kind, zero = "dict", self._began_empty(around)
-            shared = self._holders(around) > 1
+            shared = self._holders(around) > 1 or options[0].fixed
         if inside and options[0].text.isidentifier() and not options[0].named:
             shared = True  # a variable of a function or module around this one: its object stays
         shared = shared or (inside and options[0].text.endswith("]") and _DEFAULTS in options[0].text)
@@ -367,6 +367,8 @@ class Exits(LibraryRows):
             counts=place.adds <= {"same", "scaled"} and how == "total" and not inside,
         )
         self.exits[made] = None
+        if how == "total" and owner in self.filled_by_memory:
+            self.uninitialised[made] = self.filled_by_memory[owner]
         pending = frozenset([made])
         self._settle(value, pending, frozenset() if inside else value.refs)
         if place.adds == {"placed"}:

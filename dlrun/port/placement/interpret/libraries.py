@@ -74,7 +74,9 @@ _TRUTHS = ("builtins.any", "builtins.all", "builtins.bool")
 _ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "builtins.round", "builtins.abs")
 _OF_TEXTS = ("os.path.join", "os.fspath", "builtins.str", "pathlib.Path", "pathlib.PurePath")
 _OF_BASES = ("__init__", "__setitem__", "__getitem__")
+_BUILTINS = {"__next__": "builtins.next", "__iter__": "builtins.iter", "__len__": "builtins.len"}
 _REDUCES = (Row.SUM, Row.MEAN, Row.MAX, Row.MIN)
+_STATISTICS = (Row.STATISTIC, Row.PLACE)
 _SECOND = ("norm", "quantile", "nanquantile", "percentile", "nanpercentile")  # whose axis is not their second argument
 
 # Methods whose calls an object counts: of what, and where it has their number.
@@ -149,13 +151,13 @@ class Libraries(Given):
             return Value(SAME, scalar=True, name="cadence")
         if row is None and isinstance(self.script.parents.get(node), cst.Expr):
             self.may_fill(node, args)
-        whole = "reduction" not in keywords or keywords["reduction"].const in ("mean", "sum", "batchmean")
-        losses = name.rpartition(".")[2].lower().endswith(_LOSSES) and whole
+        how = parts.reduction(node, keywords.get("reduction"))
+        losses = name.rpartition(".")[2].lower().endswith(_LOSSES) and how not in ("none", "")
         of_numbers = bool(given) and all(g.scalar for g in given) and name.startswith(_ELEMENTWISE)
         number = name.endswith(".norm") and len(given) == 1
         number = number or (name.endswith(_SCORES) and "average" not in keywords)
-        if row is Row.STATISTIC and place.kind is Kind.ENTRY:
-            return self._statistic(name, args, keywords, place)
+        if row in _STATISTICS and place.kind is Kind.ENTRY:
+            return self._statistic(row, name, args, keywords, place)
         scalar = True if losses or number or row is Row.SCALAR or of_numbers else None
         if self.shards.parts and place.kind is Kind.ENTRY and row is Row.COUNTS:
             place = self.of_episode(parts.SUMMED)
@@ -164,9 +166,11 @@ class Libraries(Given):
             known = [g for g in given if g.scalar and not (tensors and g.name == "guessed")]
             numbers = row is Row.SCALAR or any(g.place.kind is Kind.ENTRY for g in known)
             centered = any(g.name == "centered" for g in given)
-            if losses or parts.is_sum(node):
-                place = self.of_episode(parts.loss(parts.LOCAL if parts.of_spread(given) else place, node))
+            if losses or how == "sum":
+                place = self.of_episode(parts.loss(parts.LOCAL if parts.of_spread(given) else place, how))
                 scalar = True
+            elif not how:
+                place = unknown(node, parts.SUM_OR_MEAN)
             elif centered or (numbers and parts.bends(name)) or (number and not name.endswith("accuracy_score")):
                 place = parts.BENT if numbers or number else parts.LOCAL
         reduced = any(map(self.serial, given))
@@ -182,20 +186,28 @@ class Libraries(Given):
                 self.data_of[made] = data.refs
             if row is Row.STATE:
                 self.write((made, CONTENT), Value(zero=True))
+            if "reduction" in keywords:
+                self.write((made, "reduction"), keywords["reduction"])
             return Value(refs=frozenset([made]), scalar=scalar, reduced=reduced)
         texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
         foreign = parts.FOREIGN if row is None and parts.is_foreign(name) and place == ENTRY else ""
         guessed = "guessed" if scalar and any(g.name == "guessed" for g in given) else ""
         return Value(place, scalar=scalar, reduced=reduced, texts=texts, name=foreign or guessed)
 
-    def _statistic(self, name: str, args: list[Value], keywords: dict[str, Value], place: Place) -> Value:
-        """Return a statistic of one iteration's values: of a part of them it is none of the whole."""
+    def _statistic(
+        self, row: Row | None, name: str, args: list[Value], keywords: dict[str, Value], place: Place
+    ) -> Value:
+        """Return a statistic of one iteration's values, or where their extreme is: of a part it is none of the whole.
+
+        Where in a loop within an iteration an extreme is, is most likely of one sample: ``row.argmax() == label``.
+        """
         places = args[1 + (name.rpartition(".")[2] in _SECOND) :]
         given = [*places[:1], *(v for k, v in keywords.items() if k in ("dim", "axis"))]
         axes = [v.const for v in given if not isinstance(v.const, (bool, type(None)))]
-        if self.shards.parts and not self.shards.episodes:
+        of_sample = row is Row.PLACE and self.loop is not None and self.loop.inner > 0
+        if self.shards.parts and not self.shards.episodes and not of_sample:
             place = parts.reduced(Row.STATISTIC, Value(place), not axes, 0 in axes)
-        return Value(place, scalar=None if axes else True)
+        return Value(place, scalar=None if axes or of_sample else True)
 
     def _holder(self, name: str, keywords: dict[str, Value], node: cst.Call) -> Value:
         """Return an object that has what it is given as attributes: ``Checkpoint(step=step, iterator=iter(data))``."""
@@ -306,6 +318,8 @@ class Libraries(Given):
 
     def _method_call(self, method: Method, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         receiver, name = method.receiver, method.name
+        if name in _BUILTINS and not args:
+            return self._function(_BUILTINS[name], [receiver], {}, node)
         row = rules.of_method(name)
         given = [*args, *keywords.values()]
         if self.shards.runs and row is Row.SAMPLES:
@@ -388,8 +402,8 @@ class Libraries(Given):
         base = SAME if networks and row is Row.PREDICTS else self.content(receiver)
         if alone and base.kind is Kind.UNKNOWN and name.startswith("to_") and isinstance(node.func, cst.Attribute):
             self._sink(node, of=node.func.value)  # a table's file
-        if row is Row.STATISTIC and base.kind is Kind.ENTRY:
-            return self._statistic(name, [receiver, *args], keywords, base)
+        if row in _STATISTICS and base.kind is Kind.ENTRY:
+            return self._statistic(row, name, [receiver, *args], keywords, base)
         if self.shards.parts and row is Row.COUNTS and base.kind is Kind.ENTRY:
             return Value(self.of_episode(parts.SUMMED))
         op = parts.operator_of(name)
@@ -543,7 +557,9 @@ class Libraries(Given):
         return Value(refs=receiver.refs) if owners else None
 
     def _converted(self, value: Value, name: str, node: cst.Call) -> Value:
-        """Return a value in another form; of a container a copy."""
+        """Return a value in another form; of a container a copy; of a module itself: ``loss.to(device)``."""
+        if value.refs and all(isinstance(r, Obj) and r.name.startswith("torch.nn.") for r in value.refs):
+            return value
         copied = [r for r in value.refs if isinstance(r, Obj)] if name in ("copy", "deepcopy", "tolist") else []
         if any(r.kind in CONTAINERS or self.is_plain(r) for r in copied):
             return self._copied(value, node)
@@ -558,7 +574,10 @@ class Libraries(Given):
         zero = value.zero or self._zero(value)
         if arrays(value) and place.kind is Kind.SAME and not number:
             held = Value(place, zero=zero, scalar=scalar, reduced=self.serial(value))
-            return self.array(held, node, self.script.name_of(node.func))
+            made = self.array(held, node, self.script.name_of(node.func))
+            begun = [self.filled_by_memory[ref] for ref in value.refs if ref in self.filled_by_memory]
+            self.filled_by_memory.update((ref, call) for ref in made.refs for call in begun)
+            return made
         text = ("number" if number else "list" if name == "tolist" else "") if place.kind is Kind.ENTRY else ""
         text = value.name if self.shards.parts and value.name in parts.NAMES else text
         if number and text == parts.FOREIGN and not self.shards.episodes and self.recording:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import libcst as cst
 
+from dlrun.port.placement import rules
 from dlrun.port.placement.interpret.calls import Calls
 from dlrun.port.placement.rules import DRAWING, Row
 from dlrun.port.placement.store import (
@@ -177,6 +178,8 @@ class LibraryRows(Calls):
         place = combine(self.content(a) for a in args)
         shape = args[0].items[0] if args and args[0].items else args[0] if args else ANY
         none = () if shape.const == 0 else NOTHING
+        if rules.leaves_memory(made.name):
+            self.filled_by_memory[made] = node
         self.write((made, CONTENT), Value(SAME if place.uniform else place, const=none, zero=True))
         return Value(refs=frozenset([made]))
 

@@ -158,6 +158,10 @@ class Machine:
         self.by_serial_steps: set[Any] = set()  # the dicts that keep something under serial steps: curve[step] = x
         self.ended = 0  # how deep in handlers of an end of a shard, which comes as often as the serial script's data
         self.paced: dict[Any, bool] = {}  # of lists: whether all that grows them comes as often as in the serial script
+        self.filled_by_memory: dict[
+            Obj, cst.Call
+        ] = {}  # arrays that begin with what the memory holds, and their makers
+        self.uninitialised: dict[Any, cst.Call] = {}  # exits that add such arrays up, likewise
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.serial_entries: set[cst.CSTNode] = set()  # counts in literals that the run before has met so
         self.iteration_numbers: dict[cst.BaseExpression, tuple[int, int | str] | None] = {}  # see ``iteration_numbers``
@@ -314,6 +318,10 @@ class Machine:
         made = self.new("foreign", node, name=name)
         self.write((made, CONTENT), Value(value.place, zero=value.zero, reduced=value.reduced))
         return Value(refs=frozenset([made]), scalar=value.scalar)
+
+    def fixed(self, cls: Class) -> bool:
+        """Tell whether the fields of a class' objects cannot be set; see ``classes``."""
+        raise NotImplementedError
 
     def _put_aside(self, made: Obj) -> None:
         """Let those that the place of ``made`` made before, and containers hold, be another object than the newest."""

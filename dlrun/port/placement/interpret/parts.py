@@ -26,6 +26,7 @@ SPREAD = Place(Kind.ENTRY, adds=frozenset({"bent", "spread"}))  # made of sample
 PER = Place(Kind.ENTRY, adds=frozenset({"bent", "per"}))  # a number over the samples of the part
 RATE = Place(Kind.ENTRY, adds=frozenset({"bent", "rate"}))  # a sum over another one
 LOCAL = Place(Kind.ENTRY, adds=frozenset({"bent", "local"}))  # of each sample, bent by a number of this rank's
+SUM_OR_MEAN = "whether this loss is a mean over the samples or their sum is not known"
 FOREIGN = "foreign"
 NAMES = ("size", "mean", "centered", FOREIGN)
 _KNOWN = (
@@ -52,6 +53,11 @@ _METHODS: dict[str, Any] = {
     "div": cst.Divide(),
     "divide": cst.Divide(),
     "true_divide": cst.Divide(),
+}
+_REDUCTIONS = {
+    "sum": "sum",
+    "none": "none",
+    **dict.fromkeys(("mean", "batchmean", "sum_over_batch_size", "auto"), "mean"),
 }
 _LINEAR = ("round", "format", "str", "repr")
 _MEANS = frozenset(_LINEAR) | {  # that leave a mean so far a mean
@@ -192,18 +198,25 @@ def of_spread(given: list[Value]) -> bool:
     return any(v.name == "centered" for v in local) or (bool(local) and all(v.name == "mean" for v in local))
 
 
-def loss(given: Place, call: cst.CSTNode) -> Place:
+def loss(given: Place, how: str) -> Place:
     """Return what a loss of values placed so is: a mean over the samples, or their sum."""
-    return SPREAD if "local" in given.adds else SUMMED if is_sum(call) else ENTRY
+    return SPREAD if "local" in given.adds else SUMMED if how == "sum" else ENTRY
 
 
-def is_sum(call: cst.CSTNode) -> bool:
-    """Tell whether a loss, or what makes one, adds up over the samples: ``reduction="sum"``."""
-    if not isinstance(call, cst.Call):
-        return False
-    how, average = argument(call, "reduction"), argument(call, "size_average")
-    summed = isinstance(how, cst.SimpleString) and str(how.evaluated_value).lower() == "sum"
-    return summed or (average is not None and dotted(average) == "False")
+def reduction(call: cst.CSTNode, value: Value | None) -> str:
+    """Return how a loss, or what makes one, reduces the samples: "mean", "sum", "none", or "" where it is not known.
+
+    ``value`` is what is given as ``reduction``.
+    """
+    how = argument(call, "reduction") if isinstance(call, cst.Call) else None
+    average = argument(call, "size_average") if isinstance(call, cst.Call) else None
+    if average is not None and dotted(average) == "False":
+        return "sum"
+    if how is None:
+        return "mean"
+    const = value.const if value is not None else None
+    text = const if isinstance(const, str) else dotted(how).rpartition(".")[2]  # Reduction.SUM
+    return _REDUCTIONS.get(text.lower(), "")
 
 
 def added(other: Place, apart: bool) -> str:

@@ -44,6 +44,11 @@ def sums_in(name: str, attribute: str) -> bool:
     return of_function(name) is Row.STATE and attribute in libraries.SUMS
 
 
+def leaves_memory(name: str) -> bool:
+    """Tell whether a function makes an array that holds what the memory does: ``numpy.empty``."""
+    return name.rpartition(".")[2] in ("empty", "empty_like")
+
+
 def is_sum(name: str) -> bool:
     """Tell whether the result of a metric of the class of this qualified name is a sum."""
     return name.rpartition(".")[2] in libraries.SUMMING

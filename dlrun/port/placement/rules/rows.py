@@ -16,6 +16,7 @@ class Row(Enum):
     MEAN = "the mean over the entries of what it is given"
     MAX = "the greatest entry, or argument"
     MIN = "the least entry, or argument"
+    PLACE = "where the extreme of what it is given is, along an axis or of all"
     STATISTIC = "one number of what it is given, along an axis or of all, that is neither its sum nor its mean"
     ITERATES = "goes through what it is given, one entry an iteration"
     NUMBERS = "likewise, with the number of the iteration"

@@ -28,6 +28,7 @@ FUNCTIONS: dict[str, Row] = {
     **_named(Row.MIN, ("nanmin",), *_NUMPY),
     **_named(Row.MIN, ("reduce_min", "minimum"), "tensorflow", "tensorflow.math"),
     **_named(Row.STATISTIC, ("std", "var", "median", "quantile"), *_NUMPY, "torch", "keras.ops"),
+    **_named(Row.PLACE, ("argmax", "argmin"), *_NUMPY, "torch", "keras.ops"),
     **_named(Row.STATISTIC, ("nanstd", "nanvar", "nanmedian", "percentile", "ptp", "corrcoef", "cov"), *_NUMPY),
     **_named(Row.STATISTIC, ("norm", "nanmedian", "nanquantile", "logsumexp", "corrcoef", "cov"), "torch"),
     **_named(Row.STATISTIC, ("norm", "vector_norm"), "numpy.linalg", "torch.linalg"),
@@ -114,6 +115,7 @@ METHODS: dict[str, Row] = {
     **dict.fromkeys(
         ("norm", "std", "var", "median", "nanmedian", "quantile", "nanquantile", "logsumexp"), Row.STATISTIC
     ),
+    **dict.fromkeys(("argmax", "argmin"), Row.PLACE),
     "numel": Row.SHAPE,
     "nelement": Row.SHAPE,
     "size": Row.SHAPE,

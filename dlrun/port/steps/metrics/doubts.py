@@ -116,14 +116,15 @@ def _summed(facts: Facts, node: cst.CSTNode) -> Iterator[cst.Call]:
 def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a training loop uses the batch size itself: each rank's batches are 1/n of it."""
     for feed in facts.feeds:
-        size = argument(feed.node, "batch_size", 1) if isinstance(feed.node, cst.Call) else None
+        size = _size_of_batches(facts, feed.node)
         if not isinstance(size, (cst.Name, cst.Attribute)):
             continue
         for node in facts.script.nodes:
             if not isinstance(node, type(size)) or dotted(node) != dotted(size):
                 continue
-            inside = any(facts.script.inside(node, loop.body) for loop in facts.loops)
-            if inside and not facts.script.inside(node, feed.node) and not _counts_samples(facts, node):
+            loops = [loop for loop in facts.loops if facts.script.inside(node, loop.body)]
+            own = any(facts.script.inside(b.node, loop.body) for b in facts.script.bindings_of(node) for loop in loops)
+            if loops and not own and not facts.script.inside(node, feed.node) and not _counts_samples(facts, node):
                 yield Doubt(
                     node,
                     f"{dotted(size)} is the global batch; a rank's batch is 1/n of it",
@@ -132,6 +133,16 @@ def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
                     name="global-size",
                 )
                 return
+
+
+def _size_of_batches(facts: Facts, node: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return what a loader, or a function of the program that yields batches, is given as their size."""
+    if not isinstance(node, cst.Call):
+        return None
+    targets = facts.flow.targets(node)
+    given = [facts.flow.argument(node, t, "batch_size") for t in targets if isinstance(t, cst.FunctionDef)]
+    sizes = [argument(node, "batch_size", 1 if facts.kinds.of_call(node) == "loader" else -1), *given]
+    return next((size for size in sizes if size is not None), None)
 
 
 def _counts_samples(facts: Facts, size: cst.CSTNode) -> bool:

@@ -10,7 +10,7 @@ from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.facts.numbers.scalars import Scalars
-from dlrun.port.facts.taint import Taint
+from dlrun.port.facts.taint import Taint, without_gradients
 from dlrun.port.facts.updates.reductions import Reductions
 from dlrun.port.facts.updates.session import SessionGradients, runs_session
 from dlrun.port.insert import expression, statements
@@ -329,7 +329,9 @@ def _calls_that_train(facts: Facts, total: cst.CSTNode) -> list[cst.CSTNode]:
 
 
 def _trains_only(facts: Facts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` runs in training loops alone."""
+    """Tell whether ``node`` runs in training loops alone, where gradients are taken."""
+    if without_gradients(facts.script, node):
+        return False  # an evaluation between two epochs
     graph = getattr(facts, "style", "") == "session"  # what is built is evaluated by runs
     if graph or any(up in facts.loops for up in facts.script.above(node)):
         return True
