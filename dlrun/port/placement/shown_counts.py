@@ -39,8 +39,8 @@ class ShownCounts(MadeSerial):
                 self.lost.append(node)  # a function of the program's has made it of local counts
             return found
         behind = sink.loop is None or self.goes_on
-        if not behind and (stride := self._stride(node)):
-            asked = self._asked_around(sink, INDEX)
+        if stride := self._stride(node):
+            asked = self._asked_around(sink, INDEX) if not behind else "serial_index"
             return [Wrap(node, asked, stride if asked == "serial_index" else "")] if asked is not None else []
         if not how or (behind and place.at == "scaled" and not isinstance(node, COMPUTES)):
             self.lost.append(node)
