@@ -31,7 +31,8 @@ def beside(facts: TensorFlowFacts) -> Iterator[Doubt]:
         number = Scalars(facts.kinds, (*facts.runs, run))
         mine = _grown(loop, _made(facts, run, number), number)
         whole = _grown(loop, {_base(value) for value in values} - {""}, number)
-        if (node := next(_met(facts, loop, mine - whole, whole - mine, number), None)) is not None:
+        runs = {*facts.runs, *(step for step, _ in gradients.step_calls)}
+        if (node := next(_met(loop, runs, mine - whole, whole - mine, number), None)) is not None:
             yield Doubt(
                 node,
                 "a run made one side of this of this rank's samples, and the other one is of the whole batch",
@@ -74,10 +75,9 @@ def _mentions(node: cst.CSTNode, names: set[str], number: Scalars) -> bool:
 
 
 def _met(
-    facts: TensorFlowFacts, loop: cst.For | cst.While, mine: set[str], whole: set[str], number: Scalars
+    loop: cst.For | cst.While, runs: set[cst.Call], mine: set[str], whole: set[str], number: Scalars
 ) -> Iterator[cst.CSTNode]:
-    """Yield what puts arrays of both kinds side by side in ``loop``."""
-    runs = {*facts.runs, *(run for run, _ in facts.gradients.step_calls)}
+    """Yield what puts arrays of both kinds side by side in ``loop``; not what its ``runs`` are fed with."""
     for n in walk(loop.body):
         sides: list[cst.CSTNode] = []
         if isinstance(n, cst.BinaryOperation):
@@ -88,6 +88,6 @@ def _met(
             sides = [n.value, *n.slice]
         elif isinstance(n, cst.Call) and n not in runs and dotted(n.func) != "print":
             sides = [arg.value for arg in n.args]
-        if len(sides) > 1 and any(_mentions(s, mine, number) and not _mentions(s, whole, number) for s in sides):
-            if any(_mentions(s, whole, number) and not _mentions(s, mine, number) for s in sides):
-                yield n
+        holds = [(_mentions(side, mine, number), _mentions(side, whole, number)) for side in sides]
+        if (True, False) in holds and (False, True) in holds:
+            yield n
