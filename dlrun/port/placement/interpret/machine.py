@@ -159,6 +159,7 @@ class Machine:
         self.ended = 0  # how deep in handlers of an end of a shard, which comes as often as the serial script's data
         self.paced: dict[Any, bool] = {}  # of lists: whether all that grows them comes as often as in the serial script
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
+        self.extended: set[Obj] = set()  # lists that get several entries in an iteration
         self.compared: dict[cst.Comparison, bool] = {}  # of what is alike on all ranks: whether behind loops alone
         self.serial_entries: set[cst.CSTNode] = set()  # counts in literals that the run before has met so
         self.iteration_numbers: dict[cst.BaseExpression, tuple[int, int | str] | None] = {}  # see ``iteration_numbers``
