@@ -105,3 +105,21 @@ with open("summary.csv") as file:
 row = dict(loss=total / seen, batches=len(loader), seen=seen)
 print(" ".join(f"{k}={v}" for k, v in row.items()), sorted(row.items()))
 print("\n".join("{}: {}".format(*each) for each in [("loss", total / seen), ("steps", 2 * len(loader))]))
+
+# Counts that are compared with serial numbers behind the loops.
+made, due = 0, 30
+for epoch in range(3):
+    here = 0
+    for x, y in loader:
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        opt.step()
+        made += 1
+        here += len(x)
+    print(made == 12 * (epoch + 1), made < 15, here == 96, "one" if made == 12 else "more", 20 < made <= 24)
+    if made == 24:
+        print("two epochs")
+    enough = made >= due
+    print("enough", enough, f"{not enough and made > 1}", {"enough": made >= due, "made": made})
+    assert made == 12 * (epoch + 1)
+print(made == 36, made >= len(loader), min(made, 20))

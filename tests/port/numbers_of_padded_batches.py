@@ -54,6 +54,7 @@ for epoch in range(2):
     hits.reset_state()
     mean.reset_state()
     longest, cells, high, both = 0, 0, 0, 0
+    sums, products, bins = 0.0, 0.0, 0
     for (x, y), image in tf.data.Dataset.zip((lines, kinds)):
         loss, logits = step(x, y)
         hits(y, logits)
@@ -63,10 +64,16 @@ for epoch in range(2):
         cells += rows * width
         high += int(tf.reduce_sum(tf.cast(image > 1, tf.int32)))
         both += len(image)
+        one = tf.cast(image[:, 0] > 0, tf.float32)
+        sums += tf.math.unsorted_segment_sum(image[:, 1], tf.cast(one, tf.int32), 2)
+        products += float(tf.tensordot(one, image[:, 1], 1)) + float(tf.einsum("i,i->", one, image[:, 2]))
+        products += float(tf.nn.l2_loss(image))
+        bins += tf.histogram_fixed_width(image, [-2.0, 2.0], 4)
     print("=", epoch, f"{mean.result():.5f}", *(f"{one:.4f}" for one in hits.result()))
     print("=", epoch, longest)
     print("=", epoch, cells)
     print("=", epoch, high, both)
+    print("=", epoch, *(f"{one:.4f}" for one in sums), f"{products:.4f}", *(int(one) for one in bins))
     hits.reset_state()
     for x, y in lines:
         hits(y, model(x, training=False))

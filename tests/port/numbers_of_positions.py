@@ -46,3 +46,37 @@ for epoch in range(2):
         print(phase, run / seen, seen)
     for phase in sorted(loaders):
         print(phase, len(loaders[phase].dataset))
+
+# Numbers of a loop over positions that are read behind it alone.
+for epoch in range(2):
+    for i in range(12):
+        x, y = X[i * 8 : (i + 1) * 8], Y[i * 8 : (i + 1) * 8]
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        opt.step()
+    print("behind", i, i + 1, (i + 1) * 8, epoch * 12 + i)
+    for k in range(0, len(X), 8):
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(model(X[k : k + 8]), Y[k : k + 8]).backward()
+        opt.step()
+    print("in strides", k, k + 8, k // 8)
+    for j, s in enumerate(range(0, len(X), 8)):
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(model(X[s : s + 8]), Y[s : s + 8]).backward()
+        opt.step()
+    print("numbered", j, j + 1)
+
+# Lists of samples beside lists of batches, and beside the data themselves.
+for epoch in range(2):
+    guesses, goals, batches = [], [], []
+    for i in range(12):
+        x, y = X[i * 8 : (i + 1) * 8], Y[i * 8 : (i + 1) * 8]
+        out = model(x)
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(out, y).backward()
+        opt.step()
+        guesses.extend(out[:, 0].tolist())
+        goals += y[:, 0].tolist()
+        batches.append(y)
+    print("errors", (torch.tensor(guesses) - torch.cat(batches)[:, 0]).abs().mean().item(), len(guesses))
+    print("same", (torch.tensor(goals) - Y[:, 0]).abs().max().item() < 1e-6, guesses[:9])

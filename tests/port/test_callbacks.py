@@ -258,6 +258,14 @@ def test_losses_of_batches_that_a_callback_keeps_are_told_of_where_they_are_show
     assert [d.name for d in doubts if d.danger != "low"] == ["unknown-placement"]
 
 
+def test_an_array_of_losses_that_a_callback_puts_behind_each_other_is_told_of() -> None:
+    grown = KERAS.replace("self.losses, self.seen = every, [], 0", "self.losses, self.seen = every, np.zeros(0), 0")
+    grown = grown.replace("self.losses.append(logs", "self.losses = np.append(self.losses, logs")
+    assert "np.append" in grown
+    doubts = port(grown + FIT + "print(kept.losses.std(), kept.losses.size)\n").doubts
+    assert [d.name for d in doubts if d.danger != "low"] == ["unknown-placement"]
+
+
 def test_what_fit_returns_is_the_serial_history_whatever_its_callbacks_keep() -> None:
     shows = (
         "h = model.fit(x, y, epochs=2, callbacks=[kept])\nprint(len(h.epoch), h.params['steps'], h.history['loss'])\n"

@@ -131,6 +131,24 @@ def test_what_a_session_feeds_is_divided_as_rank_0_has_drawn_it():
         port(script.replace("{x: data[rows], y: labels[rows], rate: 0.05}", "{rate: 0.05}"), GLOBAL)
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("right = np.sum((guess > 0) == labels[rows])", True),
+        ("for one, other in zip(labels[rows], guess): print(one, other)", True),
+        ("mine = labels[rows][guess[:, 0] > 0]", True),
+        ("high = np.sum(guess > 0) / len(rows)", False),
+        ("share = np.sum(guess > labels.mean()) / rows.size", False),
+        ("spread = float(value) * labels[rows]", False),
+    ],
+)
+def test_what_a_run_makes_of_a_part_is_told_where_it_meets_the_whole_batch(more, told):
+    script = SESSION.replace("OPTIMIZER", "tf.train.GradientDescentOptimizer(rate)")
+    script = script.replace("_, value = sess.run([train_op, loss]", "_, value, guess = sess.run([train_op, loss, out]")
+    doubts = port(script.replace("        if step % 5", f"        {more}\n        if step % 5"), GLOBAL).doubts
+    assert ([d.danger for d in doubts if d.name == "local-number"] == ["high"]) is told
+
+
 MISSING = pytest.mark.skipif(
     find_spec("tensorflow") is None, reason="TensorFlow is not installed: nox -s keras3 runs it"
 )

@@ -364,3 +364,39 @@ def test_where_the_extreme_of_each_sample_is_counts_over_the_ranks() -> None:
     program = f"{RUNNING[: RUNNING.index('    n += 1')]}    for row, label in zip(model(x), y):\n"
     ported = port(f"{program}        n += int(row.argmax() == label)\nprint(n)\n", Options(batch="global"))
     assert not ported.doubts and "n = dl.total(n)" in ported.text
+
+
+CONTRACTED = """import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x, y = torch.randn(96, 4), torch.randint(0, 3, (96,))
+loader = DataLoader(TensorDataset(x, y), 8)
+model = nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(2):
+    kinds, pairs, squares, dots, inner, mixed, weighed = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for a, b in loader:
+        out = model(a)
+        each = nn.functional.cross_entropy(out, b, reduction="none")
+        opt.zero_grad(); each.mean().backward(); opt.step()
+        each, right = each.detach(), (out.argmax(1) == b).float()
+        mine = each.numpy()
+        dots += torch.dot(each, right).item()
+        squares += np.vdot(mine, mine)
+        inner += np.inner(mine, right.numpy())
+        mixed += mine.dot(right.numpy())
+        pairs += torch.einsum("bi,bj->ij", a, out.detach())
+        kinds += torch.einsum("bi,bi->b", a, a).mean().item()
+        weighed += np.dot(a.numpy(), np.ones(4)).mean()
+    print(f"{dots:.4f} {squares:.4f} {inner:.4f} {mixed:.4f} {kinds:.4f} {weighed:.4f} {pairs.sum().item():.4f}")
+"""
+
+
+def test_products_of_two_arrays_of_samples_add_up_over_the_parts(tmp_path) -> None:
+    ported = port(CONTRACTED, Options(batch="global"))
+    assert not ported.doubts
+    (tmp_path / "serial.py").write_text(CONTRACTED)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert rounded(started(tmp_path, ["dist.py"], ranks=2)) == rounded(started(tmp_path, ["serial.py"]))

@@ -91,11 +91,13 @@ def test_a_rate_that_a_run_is_fed_follows_the_serial_steps() -> None:
         ("sess.run(count)", "dl.serial_steps(sess.run(count))"),
         ("tf.train.global_step(sess, count)", "dl.serial_steps(tf.train.global_step(sess, count))"),
         ("count.eval(session=sess)", "dl.serial_steps(count.eval(session=sess))"),
+        ('sess.run(held["count"])', 'dl.serial_steps(sess.run(held["count"]))'),
+        ('sess.run({"at": count})["at"]', 'dl.serial_steps(sess.run({"at": count})["at"])'),
     ],
 )
 def test_updates_so_far_that_a_run_beside_the_training_fetches_are_the_serial_ones(shown, written) -> None:
     counted = ONE.replace(".minimize(self.cost)", ".minimize(self.cost, global_step=count)")
-    made = "\ncount = tf.train.get_or_create_global_step()\n\nclass Model"
+    made = '\ncount = tf.train.get_or_create_global_step()\nheld = {"count": count}\n\nclass Model'
     text = port(counted.replace("\nclass Model", made, 1) + f"    print('epoch', epoch, {shown})\n").text
     assert f"print('epoch', epoch, {written})" in text
 

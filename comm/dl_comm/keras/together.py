@@ -32,6 +32,7 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
     _results: dict[str, tuple[float, float]] | None = None  # of the training, while the validation uses its metrics
     folds: Callable[[dict[str, Any] | None], None] | None = None  # what makes those of a shared validation all ranks'
     _told = False
+    _last: dict[str, Any] | None = None  # of the epoch before
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Forget the epoch before."""
@@ -57,6 +58,12 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
             self._tell_means(logs)
             logs.update(folded_logs(logs, found))
             self._average(f"epoch {epoch}", logs)
+            self._last = dict(logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Hand on the last epoch's logs, in place: Keras brings those that this rank had before they were averaged."""
+        if logs and self._last is not None:
+            logs.update({name: self._last[name] for name in logs if name in self._last})
 
     def _tell_means(self, logs: dict[str, Any]) -> None:
         """Say once of which metrics ``fit`` shows the means over the ranks."""

@@ -90,7 +90,7 @@ def read(script: Script, options: Options) -> KerasFacts:
     drawn = tuple(dict.fromkeys(loop for c in batches for loop in _around(flow, c)))
     dealt = tuple(r for loop in drawn for r in _indexed(kinds, loop))
     picked = [loop for loop in drawn if any(script.inside(r, loop) for r in dealt)]
-    iterated = tuple(n for loop in drawn if loop not in picked for n in keras_batches.iterated(flow, loop))
+    iterated = tuple(n for loop in drawn for n in keras_batches.iterated(flow, loop) if not _is_dealt(script, n, dealt))
     made = tuple(n for loop in drawn if loop not in picked for n in keras_batches.generators(flow, loop))
     parts = any(dotted(held).endswith(".optimizer") and dotted(held) != "self.optimizer" for held in _applying(script))
     stateful = tuple(
@@ -123,6 +123,12 @@ def read(script: Script, options: Options) -> KerasFacts:
         own=tuple(dict.fromkeys(_own_optimizers(flow, compiled))),
         averages=train_steps.read(flow),
     )
+
+
+def _is_dealt(script: Script, node: cst.CSTNode, dealt: Iterable[cst.For]) -> bool:
+    """Tell whether the loop over ``node`` is a part of one that picks its batches by number, or goes around one."""
+    loop = next((up for up in script.above(node) if isinstance(up, cst.For)), node)
+    return any(script.inside(loop, other) or script.inside(other, loop) for other in dealt)
 
 
 def _not_globally(script: Script, kinds: Kinds) -> DlrunError | None:

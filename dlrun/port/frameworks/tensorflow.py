@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.tensorflow import TensorFlowFacts
-from dlrun.port.frameworks import estimator, sessions
+from dlrun.port.frameworks import estimator, session_parts, sessions
 from dlrun.port.insert import expression, statements
 from dlrun.port.placement import torch as placement
 from dlrun.port.program.script import dotted
@@ -176,6 +176,7 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from generators.tensorflow(facts)
     yield from whole.tensorflow(facts)
     yield from sessions.shares(facts)
+    yield from session_parts.beside(facts)
 
 
 def rate(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

@@ -11,12 +11,15 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.feeds.iterated import Iterated
+from dlrun.port.feeds.positions.counting import counts_too
 from dlrun.port.insert import statements
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.interpret.control_flow import ENDS, is_endless
 from dlrun.port.placement.interpret.exits import Exit
 from dlrun.port.placement.values import Place
-from dlrun.port.program.script import dotted, names_in
+from dlrun.port.program.script import dotted, names_in, walk
 
 _WHY = {
     "total": "sums over all ranks' samples",
@@ -162,7 +165,7 @@ class Reductions:
                     each=each,
                     since=name,
                     owner=line.exits[0].owner,
-                    over=over if shared or line.how == "gather" else "",
+                    over=(over or self._numbers(loop, line)) if shared or line.how == "gather" else "",
                     why=_WHY[line.how] if all(e.in_order for e in line.exits) else "all ranks' entries",
                 )
                 for ordered in (e.path.text for e in line.exits if e.ordered):
@@ -253,6 +256,20 @@ class Reductions:
             return f'{self.facts.alias}.shard({text}, whole="batches")'
         kept = ', batch="global"' if self.run.shards.parts else ""
         return f"{self.facts.alias}.shard({text}{kept})" if source in self.run.shards.made else text
+
+    def _numbers(self, loop: cst.CSTNode, line: Line) -> str:
+        """Return the numbers of the batches that a loop picks, where lists get several entries of each of these."""
+        several = any(made.at is not None and made.at[0] in self.run.extended for made in line.exits)
+        if not several or not isinstance(loop, cst.For) or self.run.shards.parts:
+            return ""
+        if isinstance(self.facts, KerasFacts):
+            numbers = Iterated(self.facts.flow).source(loop.iter) if loop in self.facts.dealt else None
+            how = "turns" if counts_too(self.facts.flow, loop) else "shard"
+        else:
+            feeds = [f for f in getattr(self.facts, "feeds", ()) if f.how in ("indices", "positions")]
+            feed = next((f for f in feeds if f.node in set(walk(loop.iter))), None)
+            numbers, how = (feed.node, "turns" if feed.how == "positions" else "shard") if feed else (None, "")
+        return f"{self.facts.alias}.{how}({self.script.code(numbers)})" if numbers is not None else ""
 
     def _fresh(self, loop: cst.CSTNode, made: Exit) -> str:
         """Return the name of the snapshot before ``loop`` that begins with what ``made`` reduces."""

@@ -52,6 +52,11 @@ class Shown(Decisions):
             begins = f"{first}, {by}" if by != 1 else str(first or "")
             to = "serial_steps" if counts is None else "serial_iteration"
             yield from self.once([Wrap(number, to, begins)], "it numbers the serial script's iterations")
+        for compared in (node for node, behind in self.run.compared.items() if behind and not self._is_local()):
+            self.lost = []
+            yield from self.once(self.compared(compared), "as many as the serial script counts")
+            for node in self.lost:
+                yield from self.told(node, self.place(node))
         for count in self.run.restored:
             place = self.place(count)
             seen = self.run.seen.get(count, ())
@@ -64,6 +69,10 @@ class Shown(Decisions):
                     yield self.edit(Wrap(count, how), "as many as the serial script counts")  # type: ignore[arg-type]
                 else:
                     yield from self.told(count, place)
+
+    def _is_local(self) -> bool:
+        """Tell whether each rank counts as the serial script does, or counts episodes of its own."""
+        return self.run.shards.parts or self.run.shards.episodes
 
     def _chosen(self, tests: list[Tested]) -> Iterator[Doubt]:
         """Doubt a test behind the loops, by what is not known, of what is shown: ``if score > 50: print("good")``."""

@@ -39,8 +39,8 @@ class ShownCounts(MadeSerial):
                 self.lost.append(node)  # a function of the program's has made it of local counts
             return found
         behind = sink.loop is None or self.goes_on
-        if not behind and (stride := self._stride(node)):
-            asked = self._asked_around(sink, INDEX)
+        if stride := self._stride(node):
+            asked = self._asked_around(sink, INDEX) if not behind else "serial_index"
             return [Wrap(node, asked, stride if asked == "serial_index" else "")] if asked is not None else []
         if not how or (behind and place.at == "scaled" and not isinstance(node, COMPUTES)):
             self.lost.append(node)
@@ -141,6 +141,26 @@ class ShownCounts(MadeSerial):
             if self.place(n) == SAME and number is not None and self.place(n.right) == COUNT:
                 found += [Wrap(number, "serial_index"), Wrap(n.right, "serial_steps")]  # type: ignore[arg-type]
         return found
+
+    def compared(self, node: cst.Comparison) -> list[Wrap]:
+        """Return what makes counts serial that are compared behind the loops with numbers that are: ``steps == 24``.
+
+        Not those that are compared with a number of local steps, as what is divided is.
+        """
+        sides = [node.left, *(c.comparator for c in node.comparisons)]
+        known = (self.run.shards.divided, self.run.shards.counted, self.run.iteration_numbers, self.done)
+        if any(n in each for n in walk(node) for each in known):
+            return []
+        counts = [side for side in sides if self.is_count(side)]
+        if not counts or not any(map(self._is_serial_number, sides)):
+            return []
+        self.sink = Sink(node, tuple(counts), None, ())  # type: ignore[arg-type]
+        return [wrap for side in counts for wrap in self.count(side, self.place(side))]
+
+    def _is_serial_number(self, side: cst.BaseExpression) -> bool:
+        """Tell whether ``side`` is a number that all ranks have serially; a few steps are as good as one, or none."""
+        values = self.run.seen.get(side, ())
+        return bool(values) and all(v.place == SAME and v.scalar and v.const not in (0, 1) for v in values)
 
     def _bends(self, node: cst.BaseExpression, place: Place) -> bool:
         """Tell whether ``node`` is computed from counts, and is no multiple of them: ``int(step / 5)``."""

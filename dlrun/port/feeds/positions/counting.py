@@ -13,7 +13,10 @@ from dlrun.port.program.script import statements, walk
 
 
 def counts_too(flow: Flow, loop: cst.For) -> tuple[cst.Name, ...]:
-    """Return the uses of the loop's variable that pick samples, where it has other uses, too: ``if step % 50 == 0``."""
+    """Return the uses of the loop's variable that pick samples, where it has other uses, too: ``if step % 50 == 0``.
+
+    Or behind the loop: ``print(step + 1)``.
+    """
     if not isinstance(loop.target, cst.Name):
         return ()
     name, names = loop.target.value, {loop.target.value}
@@ -30,7 +33,18 @@ def counts_too(flow: Flow, loop: cst.For) -> tuple[cst.Name, ...]:
     uses = _read(flow, loop, name)
     picks = [n for n in uses if n in own or _picks(flow, loop, n)]
     picks += [n for n in uses if n not in picks and _chooses(flow, loop, n, picks)]
-    return tuple(picks) if picks and len(picks) < len(uses) else ()
+    return tuple(picks) if picks and (len(picks) < len(uses) or _is_read_behind(flow, loop, name)) else ()
+
+
+def _is_read_behind(flow: Flow, loop: cst.For, name: str) -> bool:
+    """Tell whether the last number that ``loop`` has counted is read behind it."""
+    function, order = flow.script.function_of(loop), flow.script.order
+    names = [n for n in walk(function) if isinstance(n, cst.Name) and n.value == name and order[n] > order[loop]]
+    for n in (n for n in names if _is_value(flow, n) and not flow.script.inside(n, loop)):
+        from_loop = any(b.node is loop for b in reaching(flow.script, n, flow.script.bindings_of(n)))
+        if from_loop and not any(isinstance(up, cst.AssignTarget) for up in _targets_above(flow, n)):
+            return True
+    return False
 
 
 def _read(flow: Flow, loop: cst.For, name: str) -> list[cst.Name]:

@@ -333,6 +333,8 @@ class Containers(IterationNumbers):
     def extend(self, ref: Obj, value: Value, node: cst.BaseExpression | None) -> None:
         """Put the entries of ``value`` into ``ref``: those of a literal are of the iteration, others of its samples."""
         entry = self.entries(self.row_of_iteration(node, value) if isinstance(node, (cst.List, cst.Tuple)) else value)
+        if self.loop is not None and not isinstance(node, (cst.List, cst.Tuple)) and value.items is None:
+            self.extended.add(ref)
         literal = isinstance(node, (cst.List, cst.Tuple)) or value.items is not None or not self.shards.parts
         self.grow(ref, entry if literal else replace(entry, scalar=None))
 

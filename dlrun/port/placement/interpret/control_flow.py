@@ -33,6 +33,7 @@ from dlrun.port.placement.values import (
     INDEX,
     MIXED,
     NOTHING,
+    POSITION,
     SAME,
     Kind,
     Place,
@@ -497,10 +498,15 @@ class ControlFlow(Statements):
         if over.name == "parallel" and over.items:
             first = over.items[0].name.removeprefix(FROM)
             number = self.number_from(constant(int(first)) if first.isdecimal() else None, node.iter)
-            return Value(items=(number, *over.items[1:]))
+            return Value(items=(number, *map(self._dealt, over.items[1:])))
         made = [ref.name.rpartition(".")[2] for ref in over.refs if isinstance(ref, Obj)]
         counts = any(name in ("range", "arange", "count") for name in made) or isinstance(node.iter, cst.Call)
         return self._number(node) if counts else Value(ENTRY)
+
+    def _dealt(self, value: Value) -> Value:
+        """Return what goes beside the number of an iteration over a share: of plain numbers those of its own."""
+        plain = value.place == SAME and value.scalar and not value.refs and not self.shards.parts
+        return Value(ENTRY, scalar=True, name=POSITION) if plain else value
 
     def _number(self, node: cst.For) -> Value:
         """Return the number of an iteration: ``range(1, steps + 1)`` counts from 1."""

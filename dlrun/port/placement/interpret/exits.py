@@ -19,6 +19,7 @@ from dlrun.port.placement.values import (
     COUNT,
     EMPTY,
     NOTHING,
+    POSITION,
     SAME,
     Kind,
     Place,
@@ -28,7 +29,7 @@ from dlrun.port.placement.values import (
     join,
     unknown,
 )
-from dlrun.port.program.script import Script
+from dlrun.port.program.script import Script, walk
 
 How = Literal["total", "gather", "maximum", "minimum", "average", "quotient"]
 _ODD = {"run", "stored", "placed", "set"}  # what is no plain addition
@@ -273,9 +274,18 @@ class Exits(LibraryRows):
         summed = self.shards.parts and value.place.adds == parts.SUMMED.adds
         if value.place.adds and self.shards.parts and not summed:
             return value.at(unknown(node, "the parts that the ranks have of it neither add up nor average", at))
-        made = Exit(node, path, "total" if summed else "average", summed, scalar=True)
+        if value.name == POSITION and not self._ascends(node):
+            return value.at(unknown(node, "it is of this rank's last iteration", at))
+        how: How = "maximum" if value.name == POSITION else "total" if summed else "average"
+        made = Exit(node, path, how, summed, scalar=True)
         self.exits[made] = None
         return Value(SAME, scalar=True, pending=frozenset([made]), reduced=True)
+
+    def _ascends(self, node: Any) -> bool:
+        """Tell whether a loop goes through numbers that go up: ``range(0, n, 8)``."""
+        calls = [n for n in walk(node.iter) if isinstance(n, cst.Call)] if isinstance(node, cst.For) else []
+        ranges = [c for c in calls if self.script.name_of(c.func).rpartition(".")[2] in ("range", "arange")]
+        return len(ranges) == 1 and not any(isinstance(arg.value, cst.UnaryOperation) for arg in ranges[0].args)
 
     def _reduce(
         self, node: Any, at: Location, value: Value, before: Value | None, found: dict[Any, list[Path]], place: Place

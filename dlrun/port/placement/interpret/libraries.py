@@ -159,7 +159,8 @@ class Libraries(Given):
         if row in _STATISTICS and place.kind is Kind.ENTRY:
             return self._statistic(row, name, args, keywords, place)
         scalar = True if losses or number or row is Row.SCALAR or of_numbers else None
-        if self.shards.parts and place.kind is Kind.ENTRY and row is Row.COUNTS:
+        sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, given))
+        if self.shards.parts and place.kind is Kind.ENTRY and sums:
             place = self.of_episode(parts.SUMMED)
         elif self.shards.parts and place.kind is Kind.ENTRY:
             tensors = name.startswith(("torch.", "tensorflow."))  # log(1 - pred) is of each sample, most likely
@@ -404,7 +405,8 @@ class Libraries(Given):
             self._sink(node, of=node.func.value)  # a table's file
         if row in _STATISTICS and base.kind is Kind.ENTRY:
             return self._statistic(row, name, [receiver, *args], keywords, base)
-        if self.shards.parts and row is Row.COUNTS and base.kind is Kind.ENTRY:
+        sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, [receiver, *given]))
+        if self.shards.parts and sums and base.kind is Kind.ENTRY:
             return Value(self.of_episode(parts.SUMMED))
         op = parts.operator_of(name)
         if self.shards.parts and op is not None and len(given) == 1 and Kind.ENTRY in (base.kind, given[0].place.kind):

@@ -39,6 +39,8 @@ from dlrun.port.placement.values import (
 )
 from dlrun.port.program.script import argument, dotted
 
+_SO_FAR = (Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO)
+
 
 def _plain(values: list[Value]) -> bool:
     """Tell whether ``values`` are entries and serial values that hold nothing: no list, no object, no sum so far."""
@@ -147,9 +149,19 @@ class LibraryRows(Calls):
             if self.shards.parts:
                 return Value(unknown(node, "parts of batches are put behind each other: their order is another one"))
             return Value(replace(runs[0], adds=runs[0].adds | {"joined"}, counts=False), scalar=False)
+        if any(p.kind in _SO_FAR for p in places if p not in runs) and self._grows_itself(node):
+            return Value(unknown(node, "what it keeps of each iteration is itself a sum so far"))
         if len(parts) > 1 and any(p.kind is Kind.ENTRY for p in others) and _plain(parts):
             return Value(combine(places), scalar=False)
         return self.make(Row.LIST, node, args)
+
+    def _grows_itself(self, node: cst.Call) -> bool:
+        """Tell whether an array is bound anew with more behind it: ``x = np.append(x, loss)``."""
+        line, first = self.script.parents.get(node), node.args[0].value if node.args else None
+        if isinstance(first, (cst.List, cst.Tuple)) and first.elements:
+            first = first.elements[0].value
+        targets = [t.target for t in line.targets] if isinstance(line, cst.Assign) else []
+        return self.loop is not None and first is not None and any(target.deep_equals(first) for target in targets)
 
     def _row_range(self, args: list[Value], node: cst.Call) -> Value:
         place = combine(self.content(a) for a in args)

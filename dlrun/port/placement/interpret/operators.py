@@ -420,6 +420,8 @@ class Operators(Expressions):
             if dicts and len(dicts) == len(sides[1].refs):
                 places[1] = combine(self.keys_in(ref) for ref in dicts)  # it asks for a key, whatever is held there
         if all(p.uniform for p in places):
+            if self.recording:
+                self.compared[node] = self.compared.get(node, True) and self.loop is None
             return Value(SAME, scalar=True, name=self._name_of_test(node, sides))
         scalar = True if all(s.scalar for s in sides) else None
         place = combine(places)

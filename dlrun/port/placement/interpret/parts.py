@@ -156,6 +156,19 @@ def contracts(node: cst.CSTNode) -> bool:
     return isinstance(left, cst.Attribute) and left.attr.value in ("T", "t")
 
 
+def contracted(name: str, given: list[Value]) -> bool:
+    """Tell whether a function adds up over the samples: ``np.dot(losses, weights)``, ``einsum("bi,bj->ij", ...)``."""
+    last = name.rpartition(".")[2]
+    if last == "einsum":
+        text = given[0].const if given else None
+        letters, arrow, out = text.replace(" ", "").partition("->") if isinstance(text, str) else ("", "", "")
+        axes = zip(letters.split(","), given[1:], strict=False)
+        first = [axis[0] for axis, value in axes if axis[:1].isalpha() and value.place.kind is Kind.ENTRY]
+        return any(letter not in out if arrow else letters.count(letter) > 1 for letter in first)
+    arrays = given[:1] if last == "l2_loss" else given[:2]
+    return all(value.place.kind is Kind.ENTRY and not value.scalar for value in arrays)
+
+
 def reduced(row: Row, entry: Value, whole: bool, along: bool = False) -> Place:
     """Return the sum, mean or extreme of one iteration's value; ``whole``: over all axes, ``along`` that of samples."""
     if "local" in entry.place.adds:

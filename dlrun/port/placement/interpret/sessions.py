@@ -92,6 +92,11 @@ def of_all_ranks(run: Libraries, node: cst.Call) -> Value:
 
     if isinstance(wanted, (cst.Tuple, cst.List)):
         return Value(items=tuple(one(e.value) for e in wanted.elements))
+    if isinstance(wanted, cst.Dict) and (named := _entries(wanted)):
+        made = run.new("dict", node, "fetched")
+        for key, part in named.items():
+            run.write((made, key), one(part))
+        return Value(refs=frozenset([made]))
     counts = wanted is not None and run.shards.counts_steps(wanted)
     return Value(run.updates, scalar=True) if counts else Value(scalar=run.shards.number(node) or None)
 

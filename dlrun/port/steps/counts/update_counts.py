@@ -37,6 +37,9 @@ def steps_so_far(facts: Facts) -> Tells:
             return facts.kinds.is_optimizer(node.value)
         if isinstance(node, cst.Subscript):
             values = taken(facts.flow, runs, node) or ()
+            held = [o.node for o in facts.flow.origins(node)]  # graph["step"], of a dict of tensors
+            if any(m in steps or _is_global_step(facts, m) for m in held):
+                return True
             return depth > 0 and any(reads(value, depth - 1) for value in values)
         if not isinstance(node, (cst.Name, cst.Attribute)) or any(b.how == "param" for b in script.bindings_of(node)):
             return _is_global_step(facts, node)
