@@ -13,7 +13,7 @@ from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.facts.updates.estimators import Estimators
 from dlrun.port.insert import expression, with_argument
 from dlrun.port.program.script import argument, calls_method, dotted
-from dlrun.port.steps.shard import order
+from dlrun.port.steps.shard import order, seeds
 
 _NORMALIZES = re.compile(r"batch_norm|BatchNorm")
 
@@ -87,6 +87,7 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """Yield the shares of the data sets and arrays that the training's input functions make."""
     assert facts.estimators is not None
     yield from order.torch(facts)
+    yield from seeds.torch(facts)
     dl, done = facts.alias, set[cst.CSTNode]()
     if facts.options.batch == "global":
         yield from _parts(facts, facts.estimators)

@@ -25,7 +25,7 @@ from dlrun.port.steps.gradients import keras_doubts
 from dlrun.port.steps.metrics import coupled, local_variables, quotients
 from dlrun.port.steps.metrics.divergence import own_generators
 from dlrun.port.steps.rate import callback_rates, recipe, schedules
-from dlrun.port.steps.shard import alike, order, unseeded
+from dlrun.port.steps.shard import alike, order, seeds, unseeded
 from dlrun.port.steps.shard import shard as torch_shard
 from dlrun.port.steps.start import devices
 from dlrun.port.steps.start import start as torch_start
@@ -183,6 +183,7 @@ def shard(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """
     yield from unseeded.torch(facts)
     yield from order.torch(facts)
+    yield from seeds.torch(facts)
 
 
 def _shared(dl: str, ends: bool, node: cst.BaseExpression) -> cst.BaseExpression:

@@ -11,7 +11,7 @@ from dlrun.port.facts import Facts, Step
 from dlrun.port.facts.taint import draws
 from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.insert import expression, statements
-from dlrun.port.program.script import calls_method, walk
+from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.gradients import meeting, searches
 from dlrun.port.steps.metrics import environments
 
@@ -60,20 +60,17 @@ def _unequal(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit
     """
     chance: list[cst.CSTNode] = []
     together = environments.uneven(facts) is None
-    for up in facts.script.above(step.node):
-        if isinstance(up, (cst.FunctionDef, cst.Module)):
-            break
-        for test in (n for n in walk(up.test) if isinstance(n, cst.Comparison)) if isinstance(up, cst.If) else ():
-            for part in (test.left, *(c.comparator for c in test.comparisons)):
-                here = draws(facts.script, part)
-                agreed = here or (facts.local(part) and all(isinstance(c.operator, ORDER) for c in test.comparisons))
-                if facts.unequal(part) and not (agreed and together):
-                    why = f"ranks may not agree whether to update {step.what}: those that do wait for the others"
-                    yield Doubt(
-                        up, why, "high", "let rank 0 decide: flag = dl.broadcast(float(condition))", name="may-hang"
-                    )
-                    return
-                chance += here
+    for up in _around(facts, step.node):
+        for part, ordered in _decides(up):
+            here = _drawn(facts, part)
+            agreed = here or (facts.local(part) and ordered)
+            if isinstance(up, cst.If) and facts.unequal(part) and not (agreed and together):
+                why = f"ranks may not agree whether to update {step.what}: those that do wait for the others"
+                yield Doubt(
+                    up, why, "high", "let rank 0 decide: flag = dl.broadcast(float(condition))", name="may-hang"
+                )
+                return
+            chance += here
     for call in (n for n in chance if n not in drawn):
         drawn.add(call)
         yield Edit(
@@ -81,6 +78,37 @@ def _unequal(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit
             f"rank 0 draws for all, which update {step.what} together, or not",
             lambda node: expression("torch/same", {"value": node}, dl=facts.alias),
         )
+
+
+def _around(facts: Facts, node: cst.CSTNode, deep: int = 3) -> Iterator[cst.CSTNode]:
+    """Yield what stands around ``node``, and around the calls of the function which holds it."""
+    for up in facts.script.above(node):
+        if isinstance(up, cst.FunctionDef):
+            for call in facts.flow.callers(up) if deep else ():
+                yield from _around(facts, call, deep - 1)
+            return
+        yield up
+
+
+def _decides(up: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """Yield what decides whether, or how often, ``up`` runs what it holds; with each whether it is put in an order."""
+    if isinstance(up, cst.If):
+        tests = [n for n in walk(up.test) if isinstance(n, cst.Comparison)]
+        for test in tests:
+            ordered = all(isinstance(c.operator, ORDER) for c in test.comparisons)
+            yield from ((part, ordered) for part in (test.left, *(c.comparator for c in test.comparisons)))
+        if not tests:
+            yield up.test, False
+    elif isinstance(up, cst.For) and isinstance(up.iter, cst.Call) and dotted(up.iter.func) in ("range", "trange"):
+        yield from ((arg.value, False) for arg in up.iter.args)
+
+
+def _drawn(facts: Facts, part: cst.BaseExpression) -> list[cst.CSTNode]:
+    """Return the calls that draw ``part`` at random while the script trains: there each rank draws its own."""
+    script = facts.script
+    made = [o.node for n in walk(part) if isinstance(n, cst.Name) for o in facts.flow.origins(n)]
+    found = [call for node in (part, *made) for call in draws(script, node)]
+    return [n for n in dict.fromkeys(found) if any(isinstance(up, (cst.For, cst.While)) for up in script.above(n))]
 
 
 def _closure(facts: Facts, step: Step) -> Iterator[Edit | Doubt]:

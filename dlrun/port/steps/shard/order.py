@@ -43,7 +43,7 @@ def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
     kinds: set[str] = set()
     for call in script.calls:
         name = script.name_of(call.func)
-        early = name in _SPLITS and not seeded and argument(call, "random_state") is None and _before_init(facts, call)
+        early = name in _SPLITS and not seeded and argument(call, "random_state") is None and before_init(facts, call)
         if early and "split" not in kinds:
             kinds.add("split")
             why = (
@@ -144,7 +144,7 @@ def _is_option(facts: ScriptFacts, target: cst.BaseExpression) -> bool:
     return target.attr.value == _STRICT[1] or any(name.endswith("data.Options") for name in made)
 
 
-def _before_init(facts: ScriptFacts, call: cst.CSTNode) -> bool:
+def before_init(facts: ScriptFacts, call: cst.CSTNode) -> bool:
     """Tell whether ``call`` runs before init(): where a module is imported."""
     imported = getattr(facts, "uncalled", None) is not None or facts.script.tree_of(call) is not facts.script.module
     return imported and isinstance(facts.script.function_of(call), cst.Module)
@@ -212,7 +212,7 @@ def _meet(facts: ScriptFacts, call: cst.CSTNode) -> bool:
     comprehensions = [up for up in above if isinstance(up, cst.BaseComp)]
     once = all(script.inside(call, comp.for_in.iter) for comp in comprehensions)
     met = facts.guard is None or facts.guard in above
-    return met and once and not blocks and script.tree_of(call) is script.module and not _before_init(facts, call)
+    return met and once and not blocks and script.tree_of(call) is script.module and not before_init(facts, call)
 
 
 def _is_ordered(facts: ScriptFacts, node: cst.BaseExpression) -> bool:

@@ -16,7 +16,7 @@ from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts.bounds import FILLED, tables
 from dlrun.port.steps.metrics import evaluation
-from dlrun.port.steps.shard import alike, cuts, full, order, stretches, unseeded
+from dlrun.port.steps.shard import alike, cuts, full, order, seeds, stretches, unseeded
 
 _TUPLES = ("split", "chunk", "tensor_split", "unbind")  # of tensors
 
@@ -105,6 +105,7 @@ def alike_orders(facts: Facts) -> Iterator[Edit | Doubt]:
     """Let all ranks have the samples in one order."""
     yield from order.torch(facts)
     yield from unseeded.torch(facts)
+    yield from seeds.torch(facts)
 
 
 def drawn_orders(facts: Facts) -> Iterator[Edit | Doubt]:

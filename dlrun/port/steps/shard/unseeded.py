@@ -72,10 +72,10 @@ def _is_alike(facts: ScriptFacts, draw: cst.Attribute, apart: set[cst.FunctionDe
     """Tell whether ``draw`` is of an order in training, or runs outside of it."""
     if facts.script.function_of(draw) in apart:
         return False
-    return draw.attr.value in _ORDERS or not _in_training(facts, draw)
+    return draw.attr.value in _ORDERS or not in_training(facts, draw)
 
 
-def _in_training(facts: ScriptFacts, node: cst.CSTNode, depth: int = 4) -> bool:
+def in_training(facts: ScriptFacts, node: cst.CSTNode, depth: int = 4) -> bool:
     """Tell whether training loops run ``node``, or nothing is seen to run it."""
     if any(up in facts.loops for up in facts.script.above(node)):
         return True
@@ -83,4 +83,4 @@ def _in_training(facts: ScriptFacts, node: cst.CSTNode, depth: int = 4) -> bool:
     if not isinstance(function, cst.FunctionDef) or not depth:
         return isinstance(function, cst.FunctionDef)
     calls = facts.flow.callers(function)
-    return all(_in_training(facts, call, depth - 1) for call in calls)
+    return all(in_training(facts, call, depth - 1) for call in calls)

@@ -1,0 +1,50 @@
+"""Where chance decides whether, or how often, an update is made, rank 0 draws for all: none waits for another."""
+
+from running import started
+
+from dlrun.port import port
+
+UPDATES = """import random
+import numpy as np, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0); np.random.seed(0); random.seed(0)
+X = torch.randn(200, 6)
+model = nn.Linear(6, 2)
+opt = torch.optim.SGD(model.parameters(), 1e-9)
+loader = DataLoader(TensorDataset(X, (X.sum(1) > 0).long()), 20, shuffle=True)
+def step(x, y):
+    loss = nn.functional.cross_entropy(model(x), y)
+    opt.zero_grad(); loss.backward(); opt.step()
+for epoch in range(2):
+    times = random.randint(1, 4)
+    twice = np.random.rand() < 0.5
+    for x, y in loader:
+        for _ in range(times):
+            loss = nn.functional.cross_entropy(model(x), y)
+            opt.zero_grad(); loss.backward(); opt.step()
+        more = random.randint(1, 3) + 1
+        for _ in range(more):
+            step(x, y)
+        if twice:
+            step(x, y)
+        if random.choice([True, False]):
+            step(x, y)
+        if not np.random.randint(2):
+            loss = nn.functional.cross_entropy(model(x), y)
+            opt.zero_grad(); loss.backward(); opt.step()
+        p = torch.rand(1).item()
+        if p > 0.5:
+            step(x, y)
+        if torch.rand(1) > 0.5:
+            step(x, y)
+    print("epoch", epoch)
+"""
+
+
+def test_all_ranks_make_the_updates_that_chance_asks_for(tmp_path):
+    ported = port(UPDATES)
+    assert not ported.doubts
+    assert "times = dl.broadcast(random.randint(1, 4))\n" in ported.text
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert started(tmp_path, ["dist.py"], ranks=3) == "epoch 0\nepoch 1\n"
