@@ -218,6 +218,7 @@ EXAMPLES = {
     ".nanmedian": Example("acc = 0.0", "acc += t.nanmedian().item()"),
     ".argmax": Example("acc = 0.0", "acc += t.argmax().item()"),
     ".argmin": Example("acc = 0.0", "acc += t.argmin().item()"),
+    ".dot": Example("acc = 0.0", "acc += t.dot(t).item()"),
     ".quantile": Example("acc = 0.0", "acc += t.quantile(0.25).item()"),
     ".nanquantile": Example("acc = 0.0", "acc += t.nanquantile(0.25).item()"),
     ".logsumexp": Example("acc = 0.0", "acc += t.logsumexp(0).item()"),
@@ -266,6 +267,7 @@ OF_TENSORS = {
     Row.MEAN: Example("acc = 0.0", "acc += float({f}({vector}))"),
     Row.STATISTIC: Example("acc = 0.0", "acc += float({f}({vector}))"),
     Row.PLACE: Example("acc = 0.0", "acc += float({f}({vector}))"),
+    Row.CONTRACTS: Example("acc = 0.0", "acc += float({f}({vector}, {vector}))"),
     Row.MAX: Example("acc = -9.0", "acc = max(acc, float({f}({vector})))"),
     Row.MIN: Example("acc = 9.0", "acc = min(acc, float({f}({vector})))"),
     Row.ZEROS: Example("acc = {f}(3)", "acc = acc + {vector}", "[float(e) for e in acc]"),
@@ -307,6 +309,10 @@ def _of_tensors(name: str, row: Row) -> Example | None:
         before, body, shown = "acc = 0", "acc = {f}(acc + k)", "int(acc)"
     elif last in ("quantile", "nanquantile", "percentile", "logsumexp"):
         body = f"acc += float({{f}}({{vector}}, {0 if last == 'logsumexp' else 0.25}))"
+    elif last == "tensordot":
+        body = "acc += float({f}({vector}, {vector}, 1))"
+    elif last == "einsum":
+        body = "acc += float({f}('i,i->', {vector}, {vector}))"
     elif last in ("vstack", "row_stack"):
         before = f"acc = {zeros}[None]"
         shown = "sorted(float(e[0]) for e in acc)"

@@ -61,6 +61,8 @@ def _unequal(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit
     chance: list[cst.CSTNode] = []
     together = environments.uneven(facts) is None
     for up in _around(facts, step.node):
+        if isinstance(up, cst.For) and any(facts.script.inside(feed.node, up.iter) for feed in facts.feeds):
+            continue  # it goes through the samples
         for part, ordered in _decides(up):
             here = _drawn(facts, part)
             agreed = here or (facts.local(part) and ordered)

@@ -91,13 +91,13 @@ def _of_sets(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
                 partial(_same, facts.alias, whole is not inner),
             )
         elif not told:
-            told = True
+            told, wanted = True, f"sorted({script.code(inner)})"
             yield Doubt(
                 node,
                 "a set of texts has another order in each process, and so numbers given to its entries, unless "
                 "PYTHONHASHSEED is set, as dlrun launch does",
                 "low",
-                f"sorted({script.code(inner)}), for other launchers",
+                f"{script.code(node.func)}({wanted})" if isinstance(node, cst.Call) and node is not inner else wanted,
                 name="order-differs",
             )
 
