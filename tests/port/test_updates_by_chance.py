@@ -48,3 +48,28 @@ def test_all_ranks_make_the_updates_that_chance_asks_for(tmp_path):
     assert "times = dl.broadcast(random.randint(1, 4))\n" in ported.text
     (tmp_path / "dist.py").write_text(ported.text)
     assert started(tmp_path, ["dist.py"], ranks=3) == "epoch 0\nepoch 1\n"
+
+
+TAPE = """import random
+import tensorflow as tf
+model = tf.keras.Sequential([tf.keras.layers.Dense(2)])
+opt = tf.keras.optimizers.SGD(0.1)
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+for epoch in range(2):
+    times = random.randint(1, 4)
+    for x in tf.data.Dataset.from_tensor_slices(rows).batch(20):
+        for _ in range(times):
+            step(x)
+        if random.random() < 0.5:
+            step(x)
+"""
+
+
+def test_so_they_do_with_a_tape():
+    ported = port(TAPE)
+    assert "    times = dl.broadcast(random.randint(1, 4))\n" in ported.text
+    assert "        if dl.broadcast(random.random()) < 0.5:\n" in ported.text
+    assert not [doubt for doubt in ported.doubts if doubt.name == "may-hang"]

@@ -30,6 +30,7 @@ from dlrun.port.steps.counts.steps import at_times
 from dlrun.port.steps.counts.update_counts import steps_so_far
 from dlrun.port.steps.finish import finish as torch_finish
 from dlrun.port.steps.gradients import fitted, meeting, searches
+from dlrun.port.steps.gradients.gradients import together
 from dlrun.port.steps.metrics import (
     annealing,
     coupled,
@@ -123,6 +124,9 @@ def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             "the mean over the ranks, before anything reads the gradients",
             lambda c: expression("tensorflow/gradients", {"grads": c}, dl=dl),
         )
+    drawn: set[cst.CSTNode] = set()
+    for made in facts.averages:
+        yield from (edit for edit in together(facts, made, "the model", drawn) if isinstance(edit, Edit))
     wrapped = facts.wrapped
     if facts.estimators is not None:
         yield from estimator.gradients(facts)

@@ -34,7 +34,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     done: set[tuple[cst.CSTNode, str]] = set()
     drawn: set[cst.CSTNode] = set()
     for step in facts.steps:
-        yield from _unequal(facts, step, drawn)
+        yield from together(facts, step.node, step.what, drawn)
         if (step.closure or step.before, step.what) in done:
             continue
         done.add((step.closure or step.before, step.what))
@@ -53,21 +53,21 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from meeting.doubts(facts)
 
 
-def _unequal(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
-    """Yield what lets all ranks come to ``step`` where chance decides, once a draw; a doubt where the clock does.
+def together(facts: Facts, update: cst.CSTNode, what: str, drawn: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+    """Yield what lets all ranks come to an update where chance decides, once a draw; a doubt where the clock does.
 
     What the ranks compute from their samples is averaged where it decides (step "metrics").
     """
     chance: list[cst.CSTNode] = []
-    together = environments.uneven(facts) is None
-    for up in _around(facts, step.node):
+    even = environments.uneven(facts) is None
+    for up in _around(facts, update):
         if isinstance(up, cst.For) and any(facts.script.inside(feed.node, up.iter) for feed in facts.feeds):
             continue  # it goes through the samples
         for part, ordered in _decides(up):
             here = _drawn(facts, part)
             agreed = here or (facts.local(part) and ordered)
-            if isinstance(up, cst.If) and facts.unequal(part) and not (agreed and together):
-                why = f"ranks may not agree whether to update {step.what}: those that do wait for the others"
+            if isinstance(up, cst.If) and facts.unequal(part) and not (agreed and even):
+                why = f"ranks may not agree whether to update {what}: those that do wait for the others"
                 yield Doubt(
                     up, why, "high", "let rank 0 decide: flag = dl.broadcast(float(condition))", name="may-hang"
                 )
@@ -77,7 +77,7 @@ def _unequal(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit
         drawn.add(call)
         yield Edit(
             call,
-            f"rank 0 draws for all, which update {step.what} together, or not",
+            f"rank 0 draws for all, which update {what} together, or not",
             lambda node: expression("torch/same", {"value": node}, dl=facts.alias),
         )
 
