@@ -73,3 +73,43 @@ def test_so_they_do_with_a_tape():
     assert "    times = dl.broadcast(random.randint(1, 4))\n" in ported.text
     assert "        if dl.broadcast(random.random()) < 0.5:\n" in ported.text
     assert not [doubt for doubt in ported.doubts if doubt.name == "may-hang"]
+
+
+EVALUATED = """import random, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+X = torch.randn(230, 6)
+Y = (X.sum(1) > 0).long()
+model = nn.Linear(6, 2)
+opt = torch.optim.SGD(model.parameters(), 1e-9)
+train, test = DataLoader(TensorDataset(X[:160], Y[:160]), 20), DataLoader(TensorDataset(X[160:], Y[160:]), 16)
+begin = time.time()
+for epoch in range(4):
+    for x, y in train:
+        loss = nn.functional.cross_entropy(model(x), y)
+        opt.zero_grad(); loss.backward(); opt.step()
+        if torch.rand(1).item() < 0.1:
+            torch.save(model.state_dict(), "model.pt")
+    if epoch == 3 or random.choice([0, 1]):
+        right = 0
+        with torch.no_grad():
+            for x, y in test:
+                right += (model(x).argmax(1) == y).sum().item()
+    if time.time() - begin > 0.01:
+        begin, total = time.time(), 0.0
+        with torch.no_grad():
+            for x, y in test:
+                total += nn.functional.cross_entropy(model(x), y, reduction="sum").item()
+print(right, round(total, 3))
+"""
+
+
+def test_all_ranks_evaluate_and_save_together_where_chance_or_the_clock_says_when(tmp_path):
+    ported = port(EVALUATED)
+    assert not ported.doubts and ported.text.count('whole="batches"') == 2
+    assert "if dl.agree(torch.rand(1).item() < 0.1):\n" in ported.text  # the mean of what ranks draw is no draw
+    (tmp_path / "train.py").write_text(EVALUATED)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert started(tmp_path, ["dist.py"], ranks=3) == started(tmp_path, ["train.py"])

@@ -41,7 +41,9 @@ class Decisions(ShownCounts):
             why = f"{text}: every so many iterations of a rank, n times as many serial ones: the number is not divided"
             yield Doubt(node.test, why, "medium", name="unknown-placement")
             self.told_of.update(self.script.code(n) for n in walk(node.test) if isinstance(n, cst.Name))
-        if place.uniform or self._of_sizes(node.test) or not (self._decides(node) if inside else self._leaves(node)):
+        decides = self._decides(node) if inside else self._leaves(node)
+        decides = decides or (place.kind is Kind.CLOCK and self._meets(node))
+        if place.uniform or self._of_sizes(node.test) or not decides:
             return
         if self._counts_alike(node.test):
             return
@@ -59,16 +61,34 @@ class Decisions(ShownCounts):
         apart = [d for t in tests for d in t.diverged if d is not node.test and d not in self.agreed]
         if wraps and not apart:
             self.agreed.add(node.test)
-            how = self._draws_locally(node, wraps)
+            how = self._draws_locally(node, wraps) or ("agree" if self._only_chance(node.test) else "")
             wraps = [Wrap(node.test, how)] if how else wraps
-            why = (
-                "what is drawn from here is local: each rank must hold enough" if how else "all ranks must decide alike"
-            )
+            why = "all ranks must decide alike"
+            if how:
+                why = (
+                    "rank 0 draws" if how == "agree" else "what is drawn from here is local: each rank must hold enough"
+                )
             yield from self.once(wraps, why)
         elif not self._by_chance(node.test) and not self.run.shards.episodes:  # of these see ``steps/metrics/guards``
             text = self.script.code(node.test)
             why = f"{text}: the ranks may decide differently, and wait for each other for ever"
             yield Doubt(node.test, why, "high", name="may-hang")
+
+    def _meets(self, node: cst.CSTNode, deep: int = 3) -> bool:
+        """Tell whether what ``node`` holds, or calls, goes through a share: there all ranks meet."""
+        for n in walk(node):
+            if n in self.run.over or n in self.run.sharded:
+                return True
+            targets = self.facts.flow.targets(n) if isinstance(n, cst.Call) and deep else ()
+            if any(self._meets(function.body, deep - 1) for function in targets):
+                return True
+        return False
+
+    def _only_chance(self, test: cst.BaseExpression) -> bool:
+        """Tell whether nothing but chance makes a test differ between the ranks: the mean of their draws is no draw."""
+        names = [n for n in walk(test) if isinstance(n, (cst.Name, cst.Attribute)) and dotted(n) and n in self.run.seen]
+        made = [o.node for n in names if not self.place(n).uniform for o in self.facts.flow.origins(n)]
+        return bool(made or self._by_chance(test)) and all(map(self._by_chance, made))
 
     def _asks_elsewhere(self, node: cst.CSTNode) -> bool:
         """Tell whether a function that counts by itself answers a test, ``if is_due():``, under which is no update."""
