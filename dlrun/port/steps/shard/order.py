@@ -103,13 +103,28 @@ def _of_sets(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
 
 
 def _numbers_by_loop(facts: ScriptFacts, loop: cst.For) -> bool:
-    """Tell whether ``loop`` goes through a set and keeps its entries in this order: ``ids[word] = len(ids)``."""
+    """Tell whether ``loop`` goes through a set and keeps its entries in this order: ``ids[word] = len(ids)``.
+
+    What it keeps under the entries themselves, ``right[label] = (...).sum()``, has no order.
+    """
     if not _is_set(facts, loop.iter) or _holds_numbers(facts, loop.iter):
         return False
+    inside = list(walk(loop.body))
+    counted = {dotted(n.target) for n in inside if isinstance(n, cst.AugAssign)}
+    stores = [n for n in inside if isinstance(n, cst.Assign) and isinstance(n.targets[0].target, cst.Subscript)]
+    fills = [n for n in inside if isinstance(n, cst.Call) and calls_method(n, *_KEEPS)]
+    return (
+        any(_goes_by(n.value, counted) for n in stores)
+        or any(calls_method(n, *_FILLS) or _goes_by(n, counted) for n in fills)
+        or any(isinstance(n, cst.Call) and bool(facts.flow.targets(n)) for n in inside)
+    )
+
+
+def _goes_by(value: cst.CSTNode, counted: set[str]) -> bool:
+    """Tell whether ``value`` is computed from how many entries there have been."""
     return any(
-        (isinstance(n, cst.AssignTarget) and isinstance(n.target, cst.Subscript))
-        or (isinstance(n, cst.Call) and (calls_method(n, *_KEEPS) or bool(facts.flow.targets(n))))
-        for n in walk(loop.body)
+        (isinstance(n, cst.Call) and dotted(n.func) == "len") or (isinstance(n, cst.Name) and n.value in counted)
+        for n in walk(value)
     )
 
 
