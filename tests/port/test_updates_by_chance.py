@@ -113,3 +113,25 @@ def test_all_ranks_evaluate_and_save_together_where_chance_or_the_clock_says_whe
     (tmp_path / "train.py").write_text(EVALUATED)
     (tmp_path / "dist.py").write_text(ported.text)
     assert started(tmp_path, ["dist.py"], ranks=3) == started(tmp_path, ["train.py"])
+
+
+KERAS = """import random
+import keras
+import numpy as np
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+for step in range(20):
+    rows = np.random.randint(0, 160, 16)
+    model.train_on_batch(x[rows], y[rows])
+    if np.random.rand() < 0.3:
+        model.train_on_batch(x[rows], 1 - y[rows])
+    for _ in range(random.randint(1, 3)):
+        model.train_on_batch(x[rows], y[rows])
+"""
+
+
+def test_so_they_do_with_batches_of_keras():
+    text = port(KERAS).text
+    assert "    if dl.broadcast(np.random.rand()) < 0.3:\n" in text
+    assert "    for _ in range(dl.broadcast(random.randint(1, 3))):\n" in text
+    assert "    rows = np.random.randint(0, 160, 16)\n" in text  # other samples on each rank

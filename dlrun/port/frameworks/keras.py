@@ -17,11 +17,12 @@ from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions.counting import counts_too
 from dlrun.port.insert import expression, statements
 from dlrun.port.placement import torch as placement
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts import keras_annealing, keras_schedules, moving
 from dlrun.port.steps.counts.bounds import sources
 from dlrun.port.steps.counts.keras_loops import bound, in_strides, shared, turns
 from dlrun.port.steps.gradients import keras_doubts
+from dlrun.port.steps.gradients.gradients import rank_0_draws
 from dlrun.port.steps.metrics import coupled, local_variables, quotients
 from dlrun.port.steps.metrics.divergence import own_generators
 from dlrun.port.steps.rate import callback_rates, recipe, schedules
@@ -164,6 +165,10 @@ def _loops(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             before=statements("keras/reseed", dl=facts.alias),
         )
         yield from own_generators(facts, loop)
+    drawn: set[cst.CSTNode] = set()
+    for call in facts.script.calls if own or facts.loops else ():  # elsewhere all ranks draw alike
+        if calls_method(call, "train_on_batch"):
+            yield from rank_0_draws(facts, call, dotted(call.func.value), drawn)
 
 
 def shard(facts: KerasFacts) -> Iterator[Edit | Doubt]:

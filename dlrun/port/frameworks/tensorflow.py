@@ -30,7 +30,7 @@ from dlrun.port.steps.counts.steps import at_times
 from dlrun.port.steps.counts.update_counts import steps_so_far
 from dlrun.port.steps.finish import finish as torch_finish
 from dlrun.port.steps.gradients import fitted, meeting, searches
-from dlrun.port.steps.gradients.gradients import together
+from dlrun.port.steps.gradients.gradients import rank_0_draws
 from dlrun.port.steps.metrics import (
     annealing,
     coupled,
@@ -126,7 +126,7 @@ def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         )
     drawn: set[cst.CSTNode] = set()
     for made in facts.averages:
-        yield from (edit for edit in together(facts, made, "the model", drawn) if isinstance(edit, Edit))
+        yield from rank_0_draws(facts, made, "the model", drawn)
     wrapped = facts.wrapped
     if facts.estimators is not None:
         yield from estimator.gradients(facts)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts, Step
+from dlrun.port.facts import Facts, ScriptFacts, Step
 from dlrun.port.facts.taint import draws
 from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.insert import expression, statements
@@ -34,7 +34,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     done: set[tuple[cst.CSTNode, str]] = set()
     drawn: set[cst.CSTNode] = set()
     for step in facts.steps:
-        yield from together(facts, step.node, step.what, drawn)
+        yield from _together(facts, step, drawn)
         if (step.closure or step.before, step.what) in done:
             continue
         done.add((step.closure or step.before, step.what))
@@ -53,36 +53,51 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from meeting.doubts(facts)
 
 
-def together(facts: Facts, update: cst.CSTNode, what: str, drawn: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
-    """Yield what lets all ranks come to an update where chance decides, once a draw; a doubt where the clock does.
+def _together(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+    """Yield what lets all ranks come to ``step`` where chance decides, once a draw; a doubt where the clock does.
 
     What the ranks compute from their samples is averaged where it decides (step "metrics").
     """
-    chance: list[cst.CSTNode] = []
     even = environments.uneven(facts) is None
+    for up, part, ordered in _deciding(facts, step.node):
+        agreed = _drawn(facts, part) or (facts.local(part) and ordered)
+        if isinstance(up, cst.If) and facts.unequal(part) and not (agreed and even):
+            why = f"ranks may not agree whether to update {step.what}: those that do wait for the others"
+            yield Doubt(up, why, "high", "let rank 0 decide: flag = dl.broadcast(float(condition))", name="may-hang")
+            return
+    yield from rank_0_draws(facts, step.node, step.what, drawn)
+
+
+def rank_0_draws(facts: ScriptFacts, update: cst.CSTNode, what: str, drawn: set[cst.CSTNode]) -> Iterator[Edit]:
+    """Let rank 0 draw, once for each call that is not ``drawn``, where chance decides whether and how often to update.
+
+    Before:
+        for _ in range(random.randint(1, 3)):
+            step(x, y)
+
+    After:
+        for _ in range(dl.broadcast(random.randint(1, 3))):
+            step(x, y)
+    """
+    for _, part, _ in _deciding(facts, update):
+        for call in (n for n in _drawn(facts, part) if n not in drawn):
+            drawn.add(call)
+            yield Edit(
+                call,
+                f"rank 0 draws for all, which update {what} together, or not",
+                lambda node: expression("torch/same", {"value": node}, dl=facts.alias),
+            )
+
+
+def _deciding(facts: ScriptFacts, update: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, bool]]:
+    """Yield the tests and the loops around an update, but for those over the samples, with what they go by."""
     for up in _around(facts, update):
-        if isinstance(up, cst.For) and any(facts.script.inside(feed.node, up.iter) for feed in facts.feeds):
-            continue  # it goes through the samples
-        for part, ordered in _decides(up):
-            here = _drawn(facts, part)
-            agreed = here or (facts.local(part) and ordered)
-            if isinstance(up, cst.If) and facts.unequal(part) and not (agreed and even):
-                why = f"ranks may not agree whether to update {what}: those that do wait for the others"
-                yield Doubt(
-                    up, why, "high", "let rank 0 decide: flag = dl.broadcast(float(condition))", name="may-hang"
-                )
-                return
-            chance += here
-    for call in (n for n in chance if n not in drawn):
-        drawn.add(call)
-        yield Edit(
-            call,
-            f"rank 0 draws for all, which update {what} together, or not",
-            lambda node: expression("torch/same", {"value": node}, dl=facts.alias),
-        )
+        fed = [feed.node for feed in getattr(facts, "feeds", ())] if isinstance(up, cst.For) else []
+        if not any(facts.script.inside(node, up.iter) for node in fed):  # type: ignore[attr-defined]
+            yield from ((up, part, ordered) for part, ordered in _decides(up))
 
 
-def _around(facts: Facts, node: cst.CSTNode, deep: int = 3) -> Iterator[cst.CSTNode]:
+def _around(facts: ScriptFacts, node: cst.CSTNode, deep: int = 3) -> Iterator[cst.CSTNode]:
     """Yield what stands around ``node``, and around the calls of the function which holds it."""
     for up in facts.script.above(node):
         if isinstance(up, cst.FunctionDef):
@@ -105,7 +120,7 @@ def _decides(up: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
         yield from ((arg.value, False) for arg in up.iter.args)
 
 
-def _drawn(facts: Facts, part: cst.BaseExpression) -> list[cst.CSTNode]:
+def _drawn(facts: ScriptFacts, part: cst.BaseExpression) -> list[cst.CSTNode]:
     """Return the calls that draw ``part`` at random while the script trains: there each rank draws its own."""
     script = facts.script
     made = [o.node for n in walk(part) if isinstance(n, cst.Name) for o in facts.flow.origins(n)]
