@@ -135,3 +135,22 @@ def test_so_they_do_with_batches_of_keras():
     assert "    if dl.broadcast(np.random.rand()) < 0.3:\n" in text
     assert "    for _ in range(dl.broadcast(random.randint(1, 3))):\n" in text
     assert "    rows = np.random.randint(0, 160, 16)\n" in text  # other samples on each rank
+
+
+SESSION = """import random
+import tensorflow.compat.v1 as tf
+x = tf.placeholder(tf.float32, [None, 6])
+w = tf.get_variable("w", [6, 2])
+train = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean((x @ w) ** 2))
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for step in range(20):
+        rows = np.random.randint(0, 160, 16)
+        sess.run(train, {x: data[rows]})
+        if np.random.rand() < 0.3:
+            sess.run(train, {x: data[rows]})
+"""
+
+
+def test_so_they_do_in_sessions():
+    assert "        if dl.broadcast(np.random.rand()) < 0.3:\n" in port(f"import numpy as np\n{SESSION}").text

@@ -125,8 +125,8 @@ def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             lambda c: expression("tensorflow/gradients", {"grads": c}, dl=dl),
         )
     drawn: set[cst.CSTNode] = set()
-    for made in facts.averages:
-        yield from rank_0_draws(facts, made, "the model", drawn)
+    for update in (*facts.averages, *(step.node for step in facts.steps)):
+        yield from rank_0_draws(facts, update, "the model", drawn)
     wrapped = facts.wrapped
     if facts.estimators is not None:
         yield from estimator.gradients(facts)
