@@ -86,6 +86,54 @@ def test_ranks_that_share_serial_batches_train_alike_with_dropout_off(reduction,
     assert reduction != "sum" or "the parts of a loss that is a sum added up" in check.finding
 
 
+INNER = """import keras
+import numpy as np
+import tensorflow as tf
+import dl_comm.keras as dl
+
+dl.init()
+keras.utils.set_random_seed(0)
+rows = np.random.randn(24, 6).astype("float32")
+data = tf.data.Dataset.zip(tuple(tf.data.Dataset.from_tensor_slices(x) for x in (rows, rows[::-1]))).batch(8)
+dense, pair = keras.layers.Dense(4), [keras.layers.Input((6,)), keras.layers.Input((6,))]
+net = keras.Model(pair, dense(pair[0]) - dense(pair[1]))
+
+
+class Pairs(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.net(data) ** 2)
+        grads = tape.gradient(loss, self.net.trainable_weights)
+        self.optimizer.apply_gradients(zip(grads, self.net.trainable_weights))
+        return {"loss": loss}
+
+
+pairs = Pairs()
+pairs.compile(keras.optimizers.SGD(0.01))
+dl.distribute(pairs, batch="global", mean_step=True)
+pairs.fit(data, epochs=2, verbose=0)
+dl.finalize()
+"""
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
+def test_a_step_of_the_scripts_own_that_takes_a_part_of_each_batch_shares_them(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train_dist.py"
+    script.write_text(INNER)
+    (tmp_path / "runs").mkdir()
+    runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
+    serial, sharded = runs.identity(), runs.sharded()
+    covered, (check, _) = shards(serial, sharded), runs.whole(serial, sharded, False)
+    print(covered, check)
+    assert not covered.fault and check.status == "passed"
+    assert global_batch(serial, sharded).status == "passed"
+
+
 NOISE = "class Noisy(keras.Sequential):\n    def train_step(self, data):\n        import tensorflow as tf\n"
 NOISE += "        noise = tf.random.normal(tf.shape(data[0]))\n"
 NOISE += "        return super().train_step((data[0] + noise, data[1]))\n\n\nmodel = Noisy("

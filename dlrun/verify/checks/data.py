@@ -103,11 +103,13 @@ def _of_their_own(expected: Epoch, first: list[Epoch], todo: str) -> Check | Non
 
 
 def cut_later(run: Run) -> bool:
-    """Whether every rank reads the same first batch, of which dl.shard(), or its number, then gives each its part."""
+    """Whether every rank reads the same first batch, of which each then takes its part: by dl.shard(), or its step."""
     read = [[epoch.hashes[0] for epoch in training(trace)[:1] if epoch.hashes] for trace in run.traces]
     kinds = [e.kind for e in run.root.events if e.kind == "batch" or (e.kind == "return" and _cuts(e))]
     cut = "return" in kinds[kinds.index("batch") :] if read[0] else False
-    return all(first == read[0] for first in read) and (cut or 0 < part_given(run.root) * len(run.traces) < 1.5)
+    parted = next(run.root.all("parts"), None) is not None
+    cut = cut or parted or 0 < part_given(run.root) * len(run.traces) < 1.5
+    return cut and all(first == read[0] for first in read)
 
 
 def _cuts(returned: Event) -> bool:

@@ -62,6 +62,7 @@ class Face:
         model: Any = sys.modules.get("dl_comm.keras.model")
         if model is not None and not hasattr(model._distributed_fit, "_noted"):
             model._distributed_fit = self._short(model._distributed_fit)
+            model.share_batches = self._parting(model.share_batches)
         warm = vars(face).get("WarmUp")  # the callback, in place of warmup()
         if warm is not None:
             make = warm.__init__
@@ -97,6 +98,15 @@ class Face:
 
         made._noted = True  # type: ignore[attr-defined]
         return made
+
+    def _parting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``function(model, ...)`` that also notes that its steps take a part of each batch."""
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self.recorder.note("parts")
+            return function(*args, **kwargs)
+
+        return noted
 
     def _averaging(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``function(model)`` that also notes that the statistics of batch norm are all ranks'."""
