@@ -57,7 +57,12 @@ def a_file(context: click.Context, parameter: click.Parameter, text: str) -> lis
 )
 @click.option("--mpiexec", default="", metavar="PROGRAM", help="Use this launcher program.")
 @click.option("--native", default="", metavar="WORDS", help="More words for the launcher itself, as '--mpi=pmix'.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable on every rank.")
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a variable on every rank. PYTHONHASHSEED is 0 where nothing sets it: sets have one order on all ranks.",
+)
 @click.option(
     "--env-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
