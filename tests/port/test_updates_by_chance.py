@@ -1,5 +1,6 @@
 """Where chance decides whether, or how often, an update is made, rank 0 draws for all: none waits for another."""
 
+import torch
 from running import started
 
 from dlrun.port import port
@@ -154,3 +155,48 @@ with tf.Session() as sess:
 
 def test_so_they_do_in_sessions():
     assert "        if dl.broadcast(np.random.rand()) < 0.3:\n" in port(f"import numpy as np\n{SESSION}").text
+
+
+CHANGED = """import random
+import numpy as np, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0); random.seed(0); np.random.seed(0)
+X = torch.randn(96, 6)
+loader = DataLoader(TensorDataset(X, (X.sum(1) > 0).long()), 12, shuffle=True)
+model, other = nn.Linear(6, 2), nn.Linear(6, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
+for epoch in range(3):
+    for group in opt.param_groups:
+        group["lr"] *= random.uniform(0.5, 1.5)
+    opt.param_groups[0]["weight_decay"] = 10 ** np.random.uniform(-5, -2)
+    most = random.uniform(0.5, 2)
+    if np.random.rand() < 0.5:
+        nn.init.xavier_uniform_(other.weight)
+    with torch.no_grad():
+        model.weight[random.randrange(2)] = 0
+    for x, y in loader:
+        opt.param_groups[0]["momentum"] = random.uniform(0.1, 0.9)
+        loss = nn.functional.cross_entropy(model(x), y)
+        opt.zero_grad(); loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), most)
+        for p in model.parameters():
+            if random.random() < 0.2: p.grad.zero_()
+        opt.step()
+        if random.random() < 0.2:
+            model.load_state_dict(other.state_dict())
+        if random.random() < 0.1: model.reset_parameters()
+        model.weight.data[:, torch.randperm(6)[:2]] *= 0.5
+    opt = torch.optim.SGD(model.parameters(), lr=10 ** random.uniform(-3, -1), momentum=0.5)
+torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_what_chance_does_to_rates_gradients_and_weights_is_alike_on_all_ranks(tmp_path):
+    ported = port(CHANGED)
+    assert not ported.doubts
+    mine = 'torch.save(model.state_dict(), f"{dl.get_rank()}.pt")'  # each rank's
+    (tmp_path / "dist.py").write_text(ported.text.replace('dl.save(model.state_dict(), "model.pt")', mine))
+    started(tmp_path, ["dist.py"], ranks=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -177,6 +177,8 @@ class Decisions(ShownCounts):
         if self.place(value).kind is Kind.CLOCK:
             yield from self.once([Wrap(value, "agree")], "each rank has another one: rank 0's is taken")
             return
+        if self.facts.framework == "torch" and self._only_chance(value):
+            return  # all ranks draw it alike: see ``steps/shard/redrawn``
         wraps = self.wraps(value, False)
         if wraps:
             yield from self.once(wraps, "the rate is the same on all ranks")

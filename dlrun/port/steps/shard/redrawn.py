@@ -13,6 +13,7 @@ from dlrun.port.facts.taint import draws
 from dlrun.port.facts.updates.rates import text_of
 from dlrun.port.insert import statements
 from dlrun.port.program.script import calls_method, walk
+from dlrun.port.steps.gradients.gradients import rank_0_draws
 
 _WHY = "weights that change by chance: all ranks draw this alike, or their models part"
 _INSIDE = ("normal_", "uniform_", "bernoulli_", "exponential_", "log_normal_", "cauchy_", "random_")
@@ -24,6 +25,8 @@ _LAYERS = re.compile(
     r"^torch\.nn\.(modules\.\w+\.)?((Lazy)?(Linear|Bilinear|Conv\w+)|Embedding\w*|LSTM|GRU|RNN|"
     r"\w+Cell|MultiheadAttention|Transformer\w*)$"
 )
+_CLIPS = re.compile(r"(^|\.)clip_grad_(norm|value)_?$")
+_SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "dampening", "alpha", "rho", "initial_lr")
 _OF_WEIGHTS = ("parameters", "named_parameters")
 _OBJECTS = ("__init__", "forward", "__getitem__")  # run where objects are made, compute or are asked for samples
 _DEPTH = 3
@@ -54,6 +57,7 @@ def torch(facts: Facts, done: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
                 p.data.add_(0.01 * torch.randn_like(p))
             dl.reseed()  # from here on each rank draws random numbers of its own
     """
+    yield from _chosen(facts)
     found = (place for n in facts.script.nodes for change in _changes(facts, n) for place in _places(facts, change))
     for node in found:
         if not _while_training(facts, node):
@@ -90,14 +94,48 @@ def _changes(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             if begins or anew or (how in _INSIDE and is_weight(facts, target)):
                 yield node
             values = [arg.value for arg in args] if how in CHANGES else []
+            steers = _CLIPS.search(name) or facts.kinds.of_call(node) in ("optimizer", "scheduler")
+            for given in (arg.value for arg in args if steers):
+                yield from _drawn(facts, given)
         case cst.Call() if _makes(facts, node, facts.script.name_of(node.func)):
             yield node
         case cst.AugAssign(target=target, value=value):
             values = [value]
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() | cst.Attribute() as target)], value=value):
             values = [value]
-    if values and is_weight(facts, target):
+    if values and isinstance(target, cst.Subscript):
+        values += [e.slice.value for e in target.slice if isinstance(e.slice, cst.Index)]
+    if values and (is_weight(facts, target) or _is_setting(target)):
         yield from (drawn for value in values for drawn in _drawn(facts, value))
+
+
+def _is_setting(target: cst.CSTNode) -> bool:
+    """Tell whether ``target`` is a setting of an optimizer: ``group["lr"]``."""
+    asked = target.slice[0].slice if isinstance(target, cst.Subscript) else None
+    return isinstance(asked, cst.Index) and text_of(asked.value) in _SETTINGS
+
+
+def _chosen(facts: Facts) -> Iterator[Edit]:
+    """Let rank 0 draw whether weights or gradients change: ``if random.random() < 0.1: layer.reset_parameters()``."""
+    updates = [step.node for step in facts.steps]
+    drawn: set[cst.CSTNode] = set()
+    for test in facts.script.of(cst.If):
+        if any(facts.script.inside(node, test) for node in updates) or not _while_training(facts, test):
+            continue  # rank 0 draws for these anyway
+        if any(_touches(facts, n) for n in walk(test.body)):
+            yield from rank_0_draws(facts, test.body, "the weights", drawn)
+
+
+def _touches(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` changes weights or gradients."""
+    match node:
+        case cst.Call(func=cst.Attribute(value=owner, attr=cst.Name(how))):
+            return (
+                how == "load_state_dict" or (how[-1] == "_" and is_weight(facts, owner)) or any(_changes(facts, node))
+            )
+        case cst.AugAssign(target=target) | cst.Assign(targets=[cst.AssignTarget(target=target)]):
+            return isinstance(target, (cst.Subscript, cst.Attribute)) and is_weight(facts, target)
+    return False
 
 
 def _may_draw(facts: Facts, call: cst.Call) -> bool:
