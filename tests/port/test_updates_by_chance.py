@@ -200,3 +200,45 @@ def test_what_chance_does_to_rates_gradients_and_weights_is_alike_on_all_ranks(t
     started(tmp_path, ["dist.py"], ranks=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+CHANGED_BY_TENSORFLOW = """import random
+import numpy as np
+import tensorflow as tf
+random.seed(0); np.random.seed(0)
+X = np.random.randn(96, 6).astype("float32")
+net = tf.keras.Sequential([tf.keras.layers.Input((6,)), tf.keras.layers.Dense(2)])
+opt = tf.keras.optimizers.SGD(0.1)
+for epoch in range(2):
+    opt.learning_rate = np.random.uniform(0.01, 0.1)
+    for x in tf.data.Dataset.from_tensor_slices(X).shuffle(96).batch(12):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(net(x) ** 2)
+        grads = tape.gradient(loss, net.trainable_variables)
+        grads = [g + 0.01 * tf.random.normal(g.shape) for g in grads]
+        grads, _ = tf.clip_by_global_norm(grads, random.uniform(0.5, 1.5))
+        opt.apply_gradients(zip(grads, net.trainable_variables))
+        if random.random() < 0.3:
+            net.set_weights([w * 0.9 for w in net.get_weights()])
+        for v in net.trainable_variables: v.assign_add(0.01 * tf.random.normal(v.shape))
+"""
+ALIKE = "dl.reseed(alike=True)  # what follows all ranks draw alike, from rank 0's random numbers"
+
+
+def test_with_tensorflow_rank_0_sends_what_it_draws_for_all():
+    ported = port(CHANGED_BY_TENSORFLOW)
+    assert not ported.doubts
+    assert f"    {ALIKE}\n    opt.learning_rate = dl.lr_scale(np.random.uniform(0.01, 0.1))\n" in ported.text
+    assert "grads = [g + 0.01 * dl.broadcast(tf.random.normal(g.shape)) for g in grads]\n" in ported.text
+    assert (
+        f"        {ALIKE}\n        grads, _ = tf.clip_by_global_norm(grads, random.uniform(0.5, 1.5))\n" in ported.text
+    )
+    assert "        if dl.broadcast(random.random()) < 0.3:\n" in ported.text
+    assert "v.assign_add(0.01 * dl.broadcast(tf.random.normal(v.shape)))\n" in ported.text
+    graph = CHANGED_BY_TENSORFLOW.replace(
+        "for epoch",
+        "@tf.function\ndef noise():\n    for v in net.variables:\n        "
+        "v.assign_add(tf.random.normal(v.shape))\nfor epoch",
+        1,
+    ).replace("        if random.random()", "        noise()\n        if random.random()")
+    assert [(d.name, d.danger) for d in port(graph).doubts] == [("ranks-diverge", "high")]

@@ -11,8 +11,8 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.taint import draws
 from dlrun.port.facts.updates.rates import text_of
-from dlrun.port.insert import statements
-from dlrun.port.program.script import calls_method, walk
+from dlrun.port.insert import expression, statements
+from dlrun.port.program.script import calls_method, dotted, names_in, walk
 from dlrun.port.steps.gradients.gradients import rank_0_draws
 
 _WHY = "weights that change by chance: all ranks draw this alike, or their models part"
@@ -25,7 +25,11 @@ _LAYERS = re.compile(
     r"^torch\.nn\.(modules\.\w+\.)?((Lazy)?(Linear|Bilinear|Conv\w+)|Embedding\w*|LSTM|GRU|RNN|"
     r"\w+Cell|MultiheadAttention|Transformer\w*)$"
 )
-_CLIPS = re.compile(r"(^|\.)clip_grad_(norm|value)_?$")
+_CLIPS = re.compile(r"(^|\.)clip_(grad_(norm|value)_?|by_(global_norm|norm|value))$")
+_ASSIGNS = ("assign", "assign_add", "assign_sub")  # of a variable of TensorFlow
+_LOADS = ("load_state_dict", "set_weights", "load_weights")
+_VARIABLES = ("trainable_variables", "trainable_weights", "variables", "weights")
+_BY_TENSORFLOW = ("tensorflow.random.", "tensorflow.compat.v1.random.")
 _SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "dampening", "alpha", "rho", "initial_lr")
 _OF_WEIGHTS = ("parameters", "named_parameters")
 _OBJECTS = ("__init__", "forward", "__getitem__")  # run where objects are made, compute or are asked for samples
@@ -58,9 +62,15 @@ def torch(facts: Facts, done: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
             dl.reseed()  # from here on each rank draws random numbers of its own
     """
     yield from _chosen(facts)
-    found = (place for n in facts.script.nodes for change in _changes(facts, n) for place in _places(facts, change))
+    changes = (change for n in facts.script.nodes for change in _changes(facts, n))
+    found = (place for change in (*changes, *_noise(facts)) for place in _places(facts, change))
     for node in found:
         if not _while_training(facts, node):
+            continue
+        if isinstance(node, cst.Call) and facts.script.name_of(node.func).startswith(_BY_TENSORFLOW):
+            if node not in done:
+                done.add(node)
+                yield _sent(facts, node)
             continue
         line = _line(facts, node)
         if any(facts.script.inside(line, other) or line is other for other in done):
@@ -83,6 +93,27 @@ def torch(facts: Facts, done: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
         )
 
 
+def _noise(facts: Facts) -> Iterator[cst.CSTNode]:
+    """Yield what is drawn for gradients that are averaged, before they are applied: ``[g + noise for g in grads]``."""
+    applied = [c.args[0].value for c in facts.script.calls if calls_method(c, "apply_gradients") and c.args]
+    names = {name for given in applied for name in names_in(given)}
+    for line in facts.script.of(cst.Assign) if names else ():
+        if dotted(line.targets[0].target) in names:
+            yield from _drawn(facts, line.value, 0)
+
+
+def _sent(facts: Facts, draw: cst.Call) -> Edit | Doubt:
+    """Return what makes a draw of TensorFlow's one on all ranks: rank 0 sends it, but not within a graph."""
+    function = facts.script.function_of(draw)
+    graph = isinstance(function, cst.FunctionDef) and any(
+        "function" in dotted(d.decorator) for d in function.decorators
+    )
+    if graph:
+        cure = "draw it before, and hand in what rank 0 has: dl.broadcast(noise)".replace("dl", facts.alias)
+        return Doubt(draw, _WHY, "high", cure, name="ranks-diverge")
+    return Edit(draw, _WHY, lambda call: expression("torch/same", {"value": call}, dl=facts.alias))
+
+
 def _changes(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield ``node`` if it changes weights or gradients by chance, or makes weights; or what was drawn for that."""
     target, values = node, list[cst.BaseExpression]()
@@ -93,8 +124,10 @@ def _changes(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             anew = how == "apply" and bool(args) and _resets(facts, args[0].value)
             if begins or anew or (how in _INSIDE and is_weight(facts, target)):
                 yield node
-            values = [arg.value for arg in args] if how in CHANGES else []
-            steers = _CLIPS.search(name) or facts.kinds.of_call(node) in ("optimizer", "scheduler")
+            values = [arg.value for arg in args] if how in (*CHANGES, *_ASSIGNS) else []
+            steers = (
+                _CLIPS.search(name) or how == "set_weights" or facts.kinds.of_call(node) in ("optimizer", "scheduler")
+            )
             for given in (arg.value for arg in args if steers):
                 yield from _drawn(facts, given)
         case cst.Call() if _makes(facts, node, facts.script.name_of(node.func)):
@@ -110,7 +143,9 @@ def _changes(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _is_setting(target: cst.CSTNode) -> bool:
-    """Tell whether ``target`` is a setting of an optimizer: ``group["lr"]``."""
+    """Tell whether ``target`` is a setting of an optimizer: ``group["lr"]``, ``optimizer.learning_rate``."""
+    if isinstance(target, cst.Attribute):
+        return target.attr.value in ("learning_rate", *_SETTINGS)
     asked = target.slice[0].slice if isinstance(target, cst.Subscript) else None
     return isinstance(asked, cst.Index) and text_of(asked.value) in _SETTINGS
 
@@ -130,9 +165,8 @@ def _touches(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` changes weights or gradients."""
     match node:
         case cst.Call(func=cst.Attribute(value=owner, attr=cst.Name(how))):
-            return (
-                how == "load_state_dict" or (how[-1] == "_" and is_weight(facts, owner)) or any(_changes(facts, node))
-            )
+            inside = how[-1] == "_" or how in _ASSIGNS
+            return how in _LOADS or (inside and is_weight(facts, owner)) or any(_changes(facts, node))
         case cst.AugAssign(target=target) | cst.Assign(targets=[cst.AssignTarget(target=target)]):
             return isinstance(target, (cst.Subscript, cst.Attribute)) and is_weight(facts, target)
     return False
@@ -178,6 +212,8 @@ def _resets(facts: Facts, given: cst.BaseExpression) -> bool:
 def _drawn(facts: Facts, value: cst.BaseExpression, depth: int = _DEPTH) -> Iterator[cst.CSTNode]:
     """Yield what is drawn at random in ``value``, also for a name before: ``noise = torch.randn_like(p)``."""
     yield from draws(facts.script, value)
+    calls = (n for n in walk(value) if isinstance(n, cst.Call))
+    yield from (c for c in calls if facts.script.name_of(c.func).startswith(_BY_TENSORFLOW))
     for n in walk(value) if depth else ():
         for b in facts.script.bindings_of(n) if isinstance(n, cst.Name) else ():
             if b.value is not None and b.how == "assign":
@@ -194,6 +230,7 @@ def is_weight(facts: Facts, node: cst.CSTNode) -> bool:
     return any(
         (calls_method(n, *_OF_WEIGHTS))
         or (isinstance(n, cst.SimpleString) and text_of(n) == "params")  # for p in group["params"]
+        or (isinstance(n, cst.Attribute) and n.attr.value in _VARIABLES)
         for loop in loops
         for n in walk(loop.iter)
     )
