@@ -155,18 +155,23 @@ class Gradients:
                 last = n.func.attr.value if isinstance(n.func, cst.Attribute) else dotted(n.func)
                 if _CLIP.search(last):
                     return True
-                local = self.flow.definition(n.func)
-                if (
-                    isinstance(local, cst.FunctionDef)
-                    and not self.script.inside(n, local)
-                    and any(
-                        (isinstance(m, cst.Attribute) and m.attr.value == "grad")
-                        or (isinstance(m, cst.Name) and _CLIP.search(m.value))
-                        for m in walk(local.body)
-                    )
-                    and not any(calls_method(m, "backward") or calls_method(m, "step") for m in walk(local.body))
-                ):
+                functions = [f for f in self.flow.targets(n) if not self.script.inside(n, f)]
+                if any(map(self._reads_inside, functions)):
                     return True
+        return False
+
+    def _reads_inside(self, function: cst.FunctionDef, deep: int = 2) -> bool:
+        """Tell whether a function or a method, or what it calls, reads gradients and makes none: ``self.clip()``."""
+        inside = list(walk(function.body))
+        if any(calls_method(n, "backward", "step") for n in inside):
+            return False
+        for n in inside:
+            grad = isinstance(n, cst.Attribute) and n.attr.value == "grad"
+            if grad or (isinstance(n, cst.Name) and _CLIP.search(n.value)):
+                return True
+            called = self.flow.targets(n) if isinstance(n, cst.Call) and deep else ()
+            if any(self._reads_inside(f, deep - 1) for f in called if f is not function):
+                return True
         return False
 
     def _leading_to(self, ends: Sequence[cst.CSTNode]) -> set[cst.CSTNode]:

@@ -125,7 +125,8 @@ def _drawn(facts: ScriptFacts, part: cst.BaseExpression) -> list[cst.CSTNode]:
     script = facts.script
     made = [o.node for n in walk(part) if isinstance(n, cst.Name) for o in facts.flow.origins(n)]
     found = [call for node in (part, *made) for call in draws(script, node)]
-    return [n for n in dict.fromkeys(found) if any(isinstance(up, (cst.For, cst.While)) for up in script.above(n))]
+    again = (cst.For, cst.While, cst.FunctionDef)  # what stands in none of them all ranks draw before they train
+    return [n for n in dict.fromkeys(found) if any(isinstance(up, again) for up in script.above(n))]
 
 
 def _closure(facts: Facts, step: Step) -> Iterator[Edit | Doubt]:
