@@ -62,6 +62,10 @@ def test_seeds_of_workers_and_those_drawn_while_training_stay():
         "        loss = model(a)", "        np.random.seed(int(time.time()))\n        loss = model(a)"
     )
     assert "\n        np.random.seed(int(time.time()))\n" in port(noise).text
+    begins = "    np.random.seed(int(time.time()) + number)\n"  # by a worker's process, which no rank waits for
+    workers = DRAWS.replace("n = 100", f"def begin(number):\n{begins}n = 100")
+    workers = workers.replace("shuffle=True)", "shuffle=True, num_workers=1, worker_init_fn=begin)")
+    assert begins in port(workers).text
 
 
 KERAS = """import time

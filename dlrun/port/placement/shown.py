@@ -52,7 +52,7 @@ class Shown(Decisions):
             begins = f"{first}, {by}" if by != 1 else str(first or "")
             to = "serial_steps" if counts is None else "serial_iteration"
             yield from self.once([Wrap(number, to, begins)], "it numbers the serial script's iterations")
-        for compared in (node for node, behind in self.run.compared.items() if behind and not self._is_local()):
+        for compared in (node for node, behind in self.run.compared.items() if behind and not self._counts_serially()):
             self.lost = []
             yield from self.once(self.compared(compared), "as many as the serial script counts")
             for node in self.lost:
@@ -70,8 +70,8 @@ class Shown(Decisions):
                 else:
                     yield from self.told(count, place)
 
-    def _is_local(self) -> bool:
-        """Tell whether each rank counts as the serial script does, or counts episodes of its own."""
+    def _counts_serially(self) -> bool:
+        """Tell whether each rank makes as many iterations as the serial script, of parts, or of local episodes."""
         return self.run.shards.parts or self.run.shards.episodes
 
     def _chosen(self, tests: list[Tested]) -> Iterator[Doubt]:

@@ -158,9 +158,7 @@ class Machine:
         self.by_serial_steps: set[Any] = set()  # the dicts that keep something under serial steps: curve[step] = x
         self.ended = 0  # how deep in handlers of an end of a shard, which comes as often as the serial script's data
         self.paced: dict[Any, bool] = {}  # of lists: whether all that grows them comes as often as in the serial script
-        self.filled_by_memory: dict[
-            Obj, cst.Call
-        ] = {}  # arrays that begin with what the memory holds, and their makers
+        self.filled_by_memory: dict[Obj, cst.Call] = {}  # the makers of arrays that begin with what the memory holds
         self.uninitialised: dict[Any, cst.Call] = {}  # exits that add such arrays up, likewise
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.extended: set[Obj] = set()  # lists that get several entries in an iteration

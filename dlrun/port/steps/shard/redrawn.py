@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.taint import draws
-from dlrun.port.facts.updates.rates import text_of
+from dlrun.port.facts.updates.rates import is_group, text_of
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, names_in, walk
 from dlrun.port.steps.gradients.gradients import rank_0_draws
@@ -30,7 +30,6 @@ _ASSIGNS = ("assign", "assign_add", "assign_sub")  # of a variable of TensorFlow
 _LOADS = ("load_state_dict", "set_weights", "load_weights")
 _VARIABLES = ("trainable_variables", "trainable_weights", "variables", "weights")
 _BY_TENSORFLOW = ("tensorflow.random.", "tensorflow.compat.v1.random.")
-_SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "dampening", "alpha", "rho", "initial_lr")
 _OF_WEIGHTS = ("parameters", "named_parameters")
 _OBJECTS = ("__init__", "forward", "__getitem__")  # run where objects are made, compute or are asked for samples
 _DEPTH = 3
@@ -138,16 +137,15 @@ def _changes(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             values = [value]
     if values and isinstance(target, cst.Subscript):
         values += [e.slice.value for e in target.slice if isinstance(e.slice, cst.Index)]
-    if values and (is_weight(facts, target) or _is_setting(target)):
+    if values and (is_weight(facts, target) or _is_setting(facts, target)):
         yield from (drawn for value in values for drawn in _drawn(facts, value))
 
 
-def _is_setting(target: cst.CSTNode) -> bool:
+def _is_setting(facts: Facts, target: cst.CSTNode) -> bool:
     """Tell whether ``target`` is a setting of an optimizer: ``group["lr"]``, ``optimizer.learning_rate``."""
     if isinstance(target, cst.Attribute):
-        return target.attr.value in ("learning_rate", *_SETTINGS)
-    asked = target.slice[0].slice if isinstance(target, cst.Subscript) else None
-    return isinstance(asked, cst.Index) and text_of(asked.value) in _SETTINGS
+        return target.attr.value == "learning_rate" or facts.kinds.of(target.value) == "optimizer"
+    return isinstance(target, cst.Subscript) and is_group(facts, target.value)
 
 
 def _chosen(facts: Facts) -> Iterator[Edit]:
