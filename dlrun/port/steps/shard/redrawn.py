@@ -15,7 +15,7 @@ from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, names_in, walk
 from dlrun.port.steps.gradients.gradients import rank_0_draws
 
-_WHY = "weights that change by chance: all ranks draw this alike, or their models diverge"
+_WHY = "weights or settings that change by chance: all ranks draw this alike, or their models diverge"
 _INSIDE = ("normal_", "uniform_", "bernoulli_", "exponential_", "log_normal_", "cauchy_", "random_")
 CHANGES = ("add_", "sub_", "mul_", "div_", "copy_", "addcmul_", "lerp_", "masked_fill_", "index_copy_", "index_fill_")
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights", "reset_weights")

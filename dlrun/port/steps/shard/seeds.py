@@ -26,9 +26,9 @@ _DIFFERS = re.compile(
     r"^(time\.\w+|datetime\.(datetime|date)\.(now|today|utcnow)|os\.(getpid|urandom|times)|uuid\.uuid\d|secrets\.\w+|"
     r"random\.SystemRandom)$"
 )
-_WHY = "a seed of each process: all ranks take rank 0's, and split the data alike, or make them, or order them"
+_WHY = "each process would seed itself: all ranks take rank 0's seed, and draw one split, one order, the same data"
 _EARLY = (
-    "a seed of each process, before the ranks meet: each splits the data in its own way, or makes them, or orders them"
+    "each process seeds itself, before the ranks meet: each splits the data in its own way, or makes or orders them"
 )
 _DEPTH = 4
 
