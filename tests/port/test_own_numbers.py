@@ -52,10 +52,18 @@ def test_what_the_gradients_of_a_weight_are_made_of_is_left():
 
 
 def test_below_a_test_that_ranks_decide_apart_it_is_doubted():
-    after = "if x.mean() > 0:\n            for p in model.parameters(): p.data.mul_(1 - loss.item())"
+    changes = "            for p in model.parameters(): p.data.mul_(1 - loss.item())"
+    after = f"if sorted([min(loss.item(), 5.0), epoch])[0] < 1:\n{changes}"
     found = port(SCRIPT.format(before="pass", after=after))
-    (doubt,) = [d for d in found.doubts if d.danger == "high"]
-    assert doubt.write == "dl.average(1 - loss.item()) where every rank comes by"
+    write = "dl.average(1 - loss.item()) where every rank comes by"
+    assert write in [doubt.write for doubt in found.doubts if doubt.danger == "high"]
+
+
+def test_a_test_above_it_is_one_on_all_ranks():
+    changes = "            for p in model.parameters(): p.data.mul_(1 - loss.item())"
+    found = port(SCRIPT.format(before="pass", after=f"if x.mean() > 0:\n{changes}"))
+    assert f"if dl.average(x.mean()) > 0:\n{changes[:-18]}" in found.text and not found.doubts
+    assert "p.data.mul_(dl.average(1 - loss.item()))" in found.text
 
 
 def test_the_ranks_models_stay_one(tmp_path):

@@ -90,8 +90,14 @@ def test_the_names_of_phases_that_are_keys_of_loaders_are_alike_on_all_ranks(mad
     assert "dl.gradients(opt)" in ported.text and [doubt.name for doubt in ported.doubts] == []
 
 
-def test_keys_that_a_rank_draws_are_not_taken_for_alike() -> None:
-    made = MADE.replace('["train", "val"]', 'random.sample(["train", "val"], 2)')
-    source = SCRIPT.replace("{made}", made).replace("phase, loader in loaders.items()", "phase in loaders")
-    ported = port("import random\n" + source.replace("in loader:", "in loaders[phase]:"))
-    assert "may-hang" in [doubt.name for doubt in ported.doubts]
+def test_keys_that_chance_orders_are_rank_0s_on_all_ranks(tmp_path) -> None:
+    drawn = 'random.sample(["train", "val"], 2)'
+    source = SCRIPT.replace("{made}", MADE.replace('["train", "val"]', drawn))
+    source = source.replace("phase, loader in loaders.items()", "phase in loaders")
+    source = "import random\n" + source.replace("in loader:", "in loaders[phase]:")
+    ported = port(source.replace("len(loader)", "len(loaders[phase])"))
+    assert f"for p in dl.broadcast({drawn})" in ported.text
+    assert [doubt.name for doubt in ported.doubts] == []
+    (tmp_path / "train_dist.py").write_text(ported.text)
+    said, _ = ran(tmp_path / "train_dist.py", tmp_path / "shared", 2)
+    assert sorted(line.split()[0] for line in said.splitlines()) == ["train", "train", "val", "val"]

@@ -23,6 +23,8 @@ WITHOUT_NUMBERS = {
     Row.AT_STEP: "test_summaries.py",
     Row.PROGRESS: "test_shown.py",
     Row.CLOCK: "test_own_numbers.py",
+    Row.ON_DISK: "test_control_dependence.py",
+    Row.LATER: "test_control_dependence.py",
     Row.CHANCE: "test_own_numbers.py",
     Row.SEEDS: "test_own_numbers.py",
     Row.SETS: "test_own_numbers.py",

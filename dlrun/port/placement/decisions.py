@@ -10,6 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.models.kinds import ends
 from dlrun.port.facts.numbers.computed import computed
 from dlrun.port.facts.updates.session import runs_session
+from dlrun.port.facts.updates.weights import changes_training
 from dlrun.port.placement import cadences
 from dlrun.port.placement.interpret.machine import Tested
 from dlrun.port.placement.rules import Row, of_function
@@ -22,7 +23,6 @@ from dlrun.port.steps.counts.milestones import in_strides, updates
 _ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 _FILES = ("exists", "is_dir", "is_file", "isdir", "isfile")
 _EXITS = ("sys.exit", "builtins.exit", "builtins.quit", "os._exit")
-_STEERS = ("lr", "learning_rate", "stop_training", "param_groups", "requires_grad")
 _AS_THEY_ARE = ("int", "float", "abs")
 _COMPARED = (cst.Comparison, cst.ComparisonTarget, cst.BooleanOperation, cst.UnaryOperation, cst.BinaryOperation)
 
@@ -42,7 +42,7 @@ class Decisions(ShownCounts):
             yield Doubt(node.test, why, "medium", name="unknown-placement")
             self.told_of.update(self.script.code(n) for n in walk(node.test) if isinstance(n, cst.Name))
         decides = self._decides(node) if inside else self._leaves(node)
-        decides = decides or (place.kind is Kind.CLOCK and self._meets(node))
+        decides = decides or (place.kind is Kind.CLOCK and (self._meets(node) or self._trains(node)))
         if place.uniform or self._of_sizes(node.test) or not decides:
             return
         if self._counts_alike(node.test):
@@ -50,7 +50,7 @@ class Decisions(ShownCounts):
         if self.run.shards.episodes and (node in self.run.shards.plays or ends(self.facts.kinds, node.test)):
             return
         if place.kind is Kind.CLOCK:
-            if any(calls_method(n, *_FILES) for n in walk(node.test)):
+            if any(self._asks_for_file(n) for n in walk(node.test)):
                 return  # a path that holds the time: what is there, rank 0 tells
             if not any(d not in self.agreed for t in tests for d in t.diverged):
                 self.agreed.add(node.test)
@@ -74,6 +74,13 @@ class Decisions(ShownCounts):
             why = f"{text}: the ranks may decide differently, and wait for each other for ever"
             yield Doubt(node.test, why, "high", name="may-hang")
 
+    def _asks_for_file(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` looks for a file whose name a clock has made: ``path.exists()``."""
+        if not isinstance(node, cst.Call) or not calls_method(node, *_FILES):
+            return False
+        asked = [*(arg.value for arg in node.args), node.func.value]
+        return any(self.place(value).kind is Kind.CLOCK for value in asked)
+
     def _meets(self, node: cst.CSTNode, deep: int = 3) -> bool:
         """Tell whether what ``node`` holds, or calls, goes through a share: there all ranks meet."""
         for n in walk(node):
@@ -83,6 +90,10 @@ class Decisions(ShownCounts):
             if any(self._meets(function.body, deep - 1) for function in targets):
                 return True
         return False
+
+    def _trains(self, node: cst.CSTNode) -> bool:
+        """Tell whether what ``node`` holds, outside loops over shards, changes how the weights are trained."""
+        return any(calls_method(n, "step") or self._changes_training(n) for n in walk(node))
 
     def _only_chance(self, test: cst.BaseExpression) -> bool:
         """Tell whether nothing but chance makes a test differ between the ranks: the mean of their draws is no draw."""
@@ -174,11 +185,12 @@ class Decisions(ShownCounts):
             counts = [] if self.run.shards.parts or self._measured(value) else self._counts_in(value)
             yield from self.once([Wrap(n, "serial_steps") for n in counts], "the serial count")
             return
+        by_eager = self.facts.framework == "torch" or getattr(self.facts, "style", "") == "tape"
+        if by_eager and self._only_chance(value):
+            return  # all ranks draw it alike: see ``steps/shard/redrawn``
         if self.place(value).kind is Kind.CLOCK:
             yield from self.once([Wrap(value, "agree")], "each rank has another one: rank 0's is taken")
             return
-        if self.facts.framework == "torch" and self._only_chance(value):
-            return  # all ranks draw it alike: see ``steps/shard/redrawn``
         wraps = self.wraps(value, False)
         if wraps:
             yield from self.once(wraps, "the rate is the same on all ranks")
@@ -218,7 +230,7 @@ class Decisions(ShownCounts):
         if node.test in self.run.steers:
             return True
         for n in walk(node):
-            if calls_method(n, "load_state_dict", "requires_grad_") or (isinstance(n, cst.Call) and runs_session(n)):
+            if self._changes_training(n) or (isinstance(n, cst.Call) and runs_session(n)):
                 return True
             if self._leaves_out_sums(n):
                 continue
@@ -226,15 +238,16 @@ class Decisions(ShownCounts):
                 return self._in_training(node, n)
             if isinstance(n, cst.Call):
                 name = self.script.name_of(n.func)
-                if name in _EXITS or "save" in dotted(n.func) or _sets_rate(n):
-                    return True
-            if isinstance(n, (cst.Assign, cst.AugAssign)):
-                targets = [n.target] if isinstance(n, cst.AugAssign) else [t.target for t in n.targets]
-                if any(
-                    isinstance(m, (cst.Attribute, cst.SimpleString)) and _steers(m) for t in targets for m in walk(t)
-                ):
+                if name in _EXITS or "save" in dotted(n.func):
                     return True
         return False
+
+    def _changes_training(self, node: cst.CSTNode, deep: int = 3) -> bool:
+        """Tell whether ``node``, or a function that it calls, changes weights or how they are trained."""
+        if changes_training(self.facts, node):
+            return True
+        targets = self.facts.flow.targets(node) if isinstance(node, cst.Call) and deep else ()
+        return any(self._changes_training(n, deep - 1) for function in targets for n in walk(function.body))
 
     def _leaves_out_sums(self, end: cst.CSTNode) -> bool:
         """Tell whether a `continue`, or a `raise` that is caught, leaves out no update: each rank goes its own way."""
@@ -277,15 +290,3 @@ class Decisions(ShownCounts):
     @property
     def _training(self) -> set[cst.CSTNode]:
         return {self.script.function_of(n) for n in (*self.facts.loops, *self.run.shards.steps)}
-
-
-def _steers(node: cst.CSTNode) -> bool:
-    word = node.attr.value if isinstance(node, cst.Attribute) else str(getattr(node, "evaluated_value", ""))
-    return word in _STEERS
-
-
-def _sets_rate(call: cst.Call) -> bool:
-    """Tell whether ``call`` sets a rate: ``opt.learning_rate.assign(...)``, ``K.set_value(opt.lr, ...)``."""
-    if dotted(call.func).endswith(".set_value") and call.args:
-        return dotted(call.args[0].value).endswith((".lr", ".learning_rate"))
-    return dotted(call.func).endswith((".lr.assign", ".learning_rate.assign"))

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.numbers.computed import reaching
 from dlrun.port.facts.taint import Taint, differentiable, leads_back, plain_numbers
-from dlrun.port.facts.updates.rates import is_group
+from dlrun.port.facts.updates.weights import CHANGES, is_held, is_weight
 from dlrun.port.insert import expression
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.shown import Shown
@@ -21,7 +21,6 @@ from dlrun.port.steps.metrics.divergence import chosen
 from dlrun.port.steps.metrics.in_place import is_same, tensor_of
 from dlrun.port.steps.metrics.local_states import runs_in
 from dlrun.port.steps.metrics.queues import fills, of_its_own
-from dlrun.port.steps.shard.redrawn import CHANGES, is_weight
 
 _KEEPS = ("append", "extend", "appendleft", "copy_", "fill_")
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
@@ -187,22 +186,16 @@ class Steered:
 def _changing(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Yield what ``node`` changes weights, gradients or an optimizer's groups with."""
     match node:
-        case cst.AugAssign(target=target, value=value) if _holds(facts, target):
+        case cst.AugAssign(target=target, value=value) if is_held(facts, target):
             yield value
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() | cst.Attribute() as target)], value=value):
-            yield from [value] if _holds(facts, target) else ()
+            yield from [value] if is_held(facts, target) else ()
         case cst.Call(func=cst.Attribute(value=target, attr=cst.Name(how)), args=args) if how in CHANGES:
             while isinstance(target, cst.Call) and isinstance(target.func, cst.Attribute):  # p.mul_(a).add_(b)
                 target = target.func.value
             yield from (arg.value for arg in args) if is_weight(facts, target) else ()
         case cst.Call(args=[_, cst.Arg(value=value), *_]) if dotted(node.func).rsplit(".", 1)[-1] in _CLIPS:
             yield value
-
-
-def _holds(facts: Facts, target: cst.CSTNode) -> bool:
-    """Tell whether ``target`` is a weight, the gradient of one, or what a group of an optimizer holds."""
-    group = isinstance(target, cst.Subscript) and is_group(facts, target.value)
-    return group or is_weight(facts, target)
 
 
 def _kept(facts: Facts) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, cst.BaseExpression]]:

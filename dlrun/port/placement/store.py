@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.values import ANY, NOTHING, Value, constant, diverged, join
+from dlrun.port.placement.values import ANY, NOTHING, Value, constant, diverged, join, of_clock
 
 REST = "[*]"  # an entry under a key that is not known
 GROWN = "[]"  # what was appended
@@ -125,6 +125,13 @@ def merge_diverged(a: State | None, b: State | None, test: cst.CSTNode, drawn: b
     return out
 
 
+def set_by_clock(out: State | None, a: State | None, b: State | None) -> None:
+    """Mark in ``out`` what a test of the clock, outside loops over shards, has set: ``a`` on some ranks, or ``b``."""
+    if out is not None and a is not None and b is not None:
+        changed = [at for at in a.keys() & b.keys() if a[at] is not b[at] and a[at] != b[at]]
+        out.update({at: of_clock(out[at]) for at in changed})
+
+
 @dataclass(frozen=True)
 class Member:
     """A member of one of the program's enumerations, as ``text`` names it: ``Phase.TRAIN``."""
@@ -185,4 +192,5 @@ __all__ = [
     "key_of",
     "merge",
     "merge_diverged",
+    "set_by_clock",
 ]

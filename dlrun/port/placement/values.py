@@ -264,8 +264,8 @@ def diverged(a: Value, b: Value, test: cst.CSTNode, drawn: bool = False) -> Valu
     kinds = {a.place.kind, b.place.kind}
     if a.items is not None and b.items is not None and len(a.items) == len(b.items) and kinds == {Kind.SAME}:
         return replace(both, items=tuple(diverged(x, y, test) for x, y in zip(a.items, b.items, strict=True)))
-    if drawn and both.place.kind is Kind.CLOCK:
-        return both
+    if drawn and (both.place.kind is Kind.CLOCK or kinds == {Kind.SAME}):
+        return of_clock(both)
     if a.place.untouched or b.place.untouched:
         own, other = (a, b) if a.place.untouched else (b, a)
         goes_on = other.place.kind in (Kind.RUN, Kind.EXTREME) and other.place.at == own.place.at
@@ -282,6 +282,23 @@ def diverged(a: Value, b: Value, test: cst.CSTNode, drawn: bool = False) -> Valu
     if both.place.counts and both.place.adds - (a.place.adds | b.place.adds):  # set back on some ranks
         return both.at(replace(both.place, counts=False))
     return both
+
+
+def chosen_apart(a: Value, b: Value, test: cst.CSTNode) -> Value:
+    """Return what holds of a result that is ``a`` on some ranks and ``b`` on others, by a test that diverges.
+
+    What is local already, or a sum so far, stays what it is.
+    """
+    plain = all(v.place.kind in (*UNIFORM, Kind.CLOCK) for v in (a, b))
+    return diverged(a, b, test) if plain else join(a, b)
+
+
+def of_clock(value: Value) -> Value:
+    """Return what a rank's clock has chosen of what is alike on all ranks; objects stay what they are."""
+    if value.place.kind is not Kind.SAME or value.items is not None:
+        return value
+    held = [getattr(ref, "kind", "") for ref in value.refs]
+    return value.at(CLOCK) if all(kind in ("list", "set", "dict") for kind in held) else value
 
 
 def trimmed(place: Place) -> Place:

@@ -37,9 +37,11 @@ from dlrun.port.placement.values import (
     Kind,
     Place,
     Value,
+    chosen_apart,
     combine,
     join,
     joined,
+    of_clock,
     out_of_sight,
     unknown,
 )
@@ -305,18 +307,17 @@ class Calls(Libraries):
     def _run(self, frame: Frame, function: Function, node: cst.CSTNode) -> Value:
         before, self.frame = self.frame, frame
         self.stack.append(frame)
-        self.flows.append(Flows())
         diverged, paces = len(self.diverged), len(self.paces)
+        self.flows.append(Flows(called_in=self.loop, since=diverged))
+        around, self.by_clock = self.by_clock, False
         if isinstance(function.node, cst.Lambda):
             result = self.eval(function.node.body)
         else:
             self.block(function.node.body)
             flows = self.flows[-1]
-            result = joined(v for v, _ in flows.returns) if flows.returns else Value(const=None)
-            if flows.returns and self.state is not None and len({id(v) for v, _ in flows.returns}) > 0:
-                result = result if result.items is not None or result.refs else join(result, Value())
+            result = self._returned(flows)
             for _, state in flows.returns:
-                self.state = merge(self.state, state)
+                self.state = self.met(self.state, state, flows.left_by)
             if _yields(function.node):
                 self.state = self._left_by_generator(node, self.state, flows)
                 made = self.new("generator", node, function.node.name.value)
@@ -325,6 +326,7 @@ class Calls(Libraries):
                 result = Value(refs=frozenset([made]))
                 if flows.drawn:  # each entry is of an iteration of a loop over a shard
                     result = Value(Place(Kind.SHARD), items=(entry,), name="drawn")
+        self.by_clock = around
         del self.diverged[diverged:], self.paces[paces:]
         self.flows.pop()
         self.stack.pop()
@@ -332,6 +334,22 @@ class Calls(Libraries):
         if not encloses(function.node):
             self.forget(frame)
         return result
+
+    def _returned(self, flows: Flows) -> Value:
+        """Return what a call returns, by whatever way: local where a test that diverges, or a clock, has chosen it."""
+        values = [value for value, _ in flows.returns]
+        if not values:
+            return Value(const=None)
+        result, test = values[0], flows.left_by
+        for value in values[1:]:
+            result = join(result, value) if test is None else chosen_apart(result, value, test)
+        if self.state is not None:  # or nothing
+            if test is not None:
+                result = chosen_apart(result, Value(const=None), test)
+            elif result.items is None and not result.refs:
+                result = join(result, Value())
+        several = len(values) > (self.state is None)
+        return of_clock(result) if self.by_clock and several else result
 
     def run_manager(self, item: cst.WithItem, body: Callable[[], None]) -> bool:
         """Run ``body`` where a context manager that is a generator function yields; tell whether ``item`` is one."""

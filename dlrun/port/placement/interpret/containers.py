@@ -30,6 +30,7 @@ from dlrun.port.placement.values import (
     constant,
     join,
     joined,
+    of_clock,
     one_more,
     trimmed,
     unknown,
@@ -50,9 +51,9 @@ class Containers(IterationNumbers):
         if value.items is not None and value.name == "parallel":
             return Value(items=value.items)
         dicts = [ref for ref in value.refs if isinstance(ref, Obj) and ref.kind == "dict"]
-        if dicts and len(dicts) == len(value.refs):
-            return joined(map(self._keys, dicts))
-        return self.entries(value)
+        keys = dicts and len(dicts) == len(value.refs)
+        entry = joined(map(self._keys, dicts)) if keys else self.entries(value)
+        return of_clock(entry) if value.place.kind is Kind.CLOCK else entry
 
     def numbered(self, value: Value, entry: Value, node: cst.CSTNode, starts: Value | None = None) -> Value:
         """Return what ``enumerate``, at ``node``, makes of an iterable whose entries are ``entry``."""

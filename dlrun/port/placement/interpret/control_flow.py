@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import whole
 from dlrun.port.placement.interpret.containers import CONTAINERS
-from dlrun.port.placement.interpret.machine import Tested
+from dlrun.port.placement.interpret.machine import Flows, Tested
 from dlrun.port.placement.interpret.statements import Statements
 from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.store import (
@@ -23,6 +23,7 @@ from dlrun.port.placement.store import (
     State,
     merge,
     merge_diverged,
+    set_by_clock,
 )
 from dlrun.port.placement.values import (
     ANY,
@@ -93,6 +94,8 @@ class ControlFlow(Statements):
             guards, apart = self._forced(node, guards), self.apart
         elif apart and self.of_iteration(node.test):
             apart = False
+        if place.kind is Kind.CLOCK:
+            self.clocks.add(node.test)
         if apart:
             self.diverged.append(node.test)
             self.by_carried[node.test] = place.kind in _CARRIED or self._of_before(node.test)
@@ -116,7 +119,11 @@ class ControlFlow(Statements):
             left = then is None and self.is_paced(test, otherwise=True)
             if left or (self.state is None and self.is_paced(test)):
                 self.paces.append(node.test)  # the rest of the iteration comes as often
-            self.state = self._either(before, then, self.state)
+            other = self.state
+            self.state = self._either(before, then, other)
+            if place.kind is Kind.CLOCK:
+                self.by_clock = self.by_clock or then is None or other is None
+                set_by_clock(self.state, then, other)
             return
         leaves = then is None or self.state is None
         self.by_carried[node.test] = False
@@ -307,7 +314,9 @@ class ControlFlow(Statements):
 
     def _do_Try(self, node: cst.Try) -> None:  # noqa: N802
         before = dict(self.state or {})
+        outer, self.raised_by = self.raised_by, None
         self.block(node.body)
+        test, self.raised_by = self.raised_by, outer
         if node.orelse is not None and self.state is not None:
             self.block(node.orelse.body)
         after = self.state
@@ -319,9 +328,12 @@ class ControlFlow(Statements):
                 self.assign(handler.name.name, ANY)
             passes = "StopIteration" in caught and self.loop is not None
             self.ended += passes  # a share ends as often as the serial script's data: epoch += 1
+            self.diverged += [test] if test is not None else []
             self.block(handler.body)
+            if test is not None and after is not None and self.state is not None:
+                self.diverged.remove(test)
             self.ended -= passes
-            after = merge(after, self.state)
+            after = self.met(after, self.state, test)
         self.state = after
         if node.finalbody is not None and self.state is not None:
             self.block(node.finalbody.body)
@@ -329,6 +341,8 @@ class ControlFlow(Statements):
     def _do_Match(self, node: cst.Match) -> None:  # noqa: N802
         subject = self.eval(node.subject)
         before, after = self.state, None
+        apart = self.loop is not None and not self.content(subject).uniform
+        self.diverged += [node.subject] if apart else []
         for case in node.cases:
             self.state = dict(before) if before is not None else None
             for name in _captured(case.pattern):
@@ -338,8 +352,10 @@ class ControlFlow(Statements):
             of_rest = subject.name == "remainder" and isinstance(case.pattern, cst.MatchValue)
             with self.at_pace(node.subject, replace(subject, name="cadence" if of_rest else "")):
                 self.block(case.body)
-            after = merge(after, self.state)
-        self.state = merge(before, after)
+            after = self.met(after, self.state, node.subject if apart else None)
+        self.state = self.met(before, after, node.subject if apart else None)
+        if apart:
+            self.diverged.remove(node.subject)
 
     # -- loops -----------------------------------------------------------------------------------------------------
 
@@ -466,8 +482,7 @@ class ControlFlow(Statements):
     def _unrolled(self, node: cst.For, items: list[Value]) -> None:
         """Run a loop over entries that are all known, one by one."""
         flows = self.flows[-1]
-        outer = (flows.breaks, flows.continues)
-        flows.breaks, flows.continues = [], []
+        outer = self._enter(flows)
         diverged, paces = len(self.diverged), len(self.paces)
         known, around = set(self.state or ()), self.unrolled
         for number, item in enumerate(_beside(items)):
@@ -484,8 +499,8 @@ class ControlFlow(Statements):
                 break
         self.unrolled = around
         for state in flows.breaks:
-            self.state = merge(self.state, state)
-        flows.breaks, flows.continues = outer
+            self.state = self.met(self.state, state, flows.left_by)
+        flows.breaks, flows.continues, flows.called_in, flows.since, flows.left_by = outer
         del self.diverged[diverged:], self.paces[paces:]
 
     def _drawn(self, node: cst.For, over: Value) -> Value:
@@ -540,7 +555,7 @@ class ControlFlow(Statements):
         """Run a loop that is no loop over a shard until nothing changes."""
         before = self.state
         endless = isinstance(node, cst.While) and dotted(node.test) == "True"
-        entry, left, out = before, None, before
+        entry, left, out, left_by = before, None, before, None
         diverged, paces = len(self.diverged), len(self.paces)
         if self.loop is not None and local:
             self.loop.inner += 1
@@ -550,8 +565,7 @@ class ControlFlow(Statements):
         for _ in range(_ROUNDS):
             self.state = dict(entry) if entry is not None else None
             flows = self.flows[-1]
-            outer = (flows.breaks, flows.continues)
-            flows.breaks, flows.continues = [], []
+            outer = self._enter(flows)
             begin()
             if self.state is not None and isinstance(node, cst.While):
                 with self.at_pace(node.test, self.seen_last(node.test)):
@@ -564,7 +578,8 @@ class ControlFlow(Statements):
             left = None
             for state in flows.breaks:
                 left = merge(left, state)
-            flows.breaks, flows.continues = outer
+            left_by = flows.left_by
+            flows.breaks, flows.continues, flows.called_in, flows.since, flows.left_by = outer
             new = merge(entry, out)
             if entry is not None and out is not None and new is not None:
                 counted = [at for at in out if at in entry and entry[at].zero and _has_counted(out[at])]
@@ -587,7 +602,21 @@ class ControlFlow(Statements):
             self.state = left
         else:  # a for loop is taken to run at least once
             after = out if isinstance(node, cst.For) and out is not None else entry
-            self.state = merge(after, left)
+            self.state = self.met(after, left, left_by)
+        if isinstance(node, cst.While) and self.loop is not None and self._asks_locally(node):
+            self.state = merge_diverged(before, self.state, node.test)
+
+    def _asks_locally(self, node: cst.While) -> bool:
+        """Tell whether a loop within an iteration goes on by a test that diverges, and that no edit makes uniform."""
+        alike = node in self.shards.plays or node in self.shards.training or self.of_iteration(node.test)
+        return not alike and not self.content(self.seen_last(node.test)).uniform
+
+    def _enter(self, flows: Flows) -> tuple[Any, ...]:
+        """Let a loop begin; return what is to be set back behind it."""
+        outer = (flows.breaks, flows.continues, flows.called_in, flows.since, flows.left_by)
+        flows.breaks, flows.continues = [], []
+        flows.called_in, flows.since, flows.left_by = self.loop, len(self.diverged), None
+        return outer
 
 
 def is_endless(loop: cst.CSTNode) -> bool:

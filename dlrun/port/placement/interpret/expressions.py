@@ -462,6 +462,8 @@ class Expressions(Machine):
         diverging, shared = self._generate(node.for_in)
         key = self.eval(node.key) if isinstance(node, cst.DictComp) else None
         value = self.eval(node.value if isinstance(node, cst.DictComp) else node.elt)
+        if diverging and self.loop is not None and value.place.uniform and not value.refs:
+            value = value.at(ENTRY)  # taken by this rank's samples: next(rate for low, rate in levels if loss > low)
         self.frame = before
         self.looping -= 1
         if not encloses(node):

@@ -31,6 +31,7 @@ from dlrun.port.placement.store import (
 from dlrun.port.placement.values import (
     ANY,
     BENT_COUNT,
+    CLOCK,
     COUNT,
     ENTRY,
     MIX,
@@ -353,6 +354,8 @@ class Libraries(Given):
             return found
         if (metric := self._metric(receiver, name, given, node)) is not None:
             return metric
+        if row is Row.CLOCK or (row is Row.ON_DISK and self.in_training(node)):
+            return Value(CLOCK, scalar=True)
         if row is Row.KEEPS:
             return self._converted(receiver, name, node)
         if row in (Row.REPLACE, Row.AS_DICT):

@@ -20,6 +20,7 @@ from dlrun.port.placement.store import (
     Method,
     Obj,
     key_of,
+    merge,
 )
 from dlrun.port.placement.values import (
     ANY,
@@ -318,6 +319,27 @@ class LibraryRows(Calls):
 
     def _row_clock(self, args: list[Value], node: cst.Call) -> Value:
         return Value(CLOCK, scalar=True)
+
+    def _row_on_disk(self, args: list[Value], node: cst.Call) -> Value:
+        return Value(CLOCK, scalar=True) if self.in_training(node) else Value(scalar=True)
+
+    def _row_later(self, args: list[Value], node: cst.Call) -> Value:
+        """Run the function as ``node`` may at any time: what it sets differs between ranks."""
+        named = (argument(node, word) for word in ("target", "function", "handler"))
+        given = [*args, *(self.eval(value) for value in named if value is not None)]
+        before = dict(self.state or {})
+        self.run_given(given, node)
+        for method in (ref for value in given for ref in value.refs if isinstance(ref, Method)):
+            for owner in method.receiver.refs:
+                self.write((owner, CONTENT), Value(CLOCK))  # threading.Timer(60, event.set)
+        if self.state is not None:
+            changed = {at for at, value in self.state.items() if before.get(at) is not value}
+            changed = {at for at in changed if self.state[at].const is not NOTHING}  # flags and numbers
+            self.at_any_time |= changed
+            self.state = merge(before, self.state)
+            for at in changed:
+                self.write(at, self.state[at])  # type: ignore[index]
+        return ANY
 
     def _row_chance(self, args: list[Value], node: cst.Call) -> Value:
         if self.loop is not None and node in self.shards.alike:

@@ -12,7 +12,21 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.shards import Shards
-from dlrun.port.placement.store import CONTENT, GROWN, REST, Bound, Class, Frame, Function, Location, Method, Obj, State
+from dlrun.port.placement.store import (
+    CONTENT,
+    GROWN,
+    REST,
+    Bound,
+    Class,
+    Frame,
+    Function,
+    Location,
+    Method,
+    Obj,
+    State,
+    merge,
+    merge_diverged,
+)
 from dlrun.port.placement.values import (
     ANY,
     COUNT,
@@ -28,6 +42,7 @@ from dlrun.port.placement.values import (
     Value,
     combine,
     join,
+    of_clock,
 )
 from dlrun.port.program.script import Script, children, walk
 
@@ -114,6 +129,9 @@ class Flows:
     breaks: list[State] = field(default_factory=list)
     continues: list[State] = field(default_factory=list)
     returns: list[tuple[Value, State]] = field(default_factory=list)
+    called_in: Sharded | None = None  # the loop over a shard that the call, or the inner loop, stands in
+    since: int = 0  # how many tests had diverged before the call, or the inner loop
+    left_by: cst.CSTNode | None = None  # a test that diverges, by which the call, or the inner loop, is left
     yields: list[Value] = field(default_factory=list)
     yielded: State | None = None  # what holds where it yields
     drawn: bool = False  # whether it yields in a loop over a shard
@@ -135,6 +153,10 @@ class Machine:
         self.entered: dict[cst.CSTNode, Callable[[Value], None]] = {}  # what context managers run where they yield
         self.loop: Sharded | None = None
         self.diverged: list[cst.CSTNode] = []
+        self.at_any_time: set[Location] = set()  # what handlers of signals, and other threads, set
+        self.raised_by: cst.CSTNode | None = None  # a test that diverges, by which an exception was raised
+        self.clocks: set[cst.CSTNode] = set()  # tests that go by this rank's clock
+        self.by_clock = False  # whether a test of the clock has left a block of this call, outside loops over shards
         self.by_carried: dict[cst.CSTNode, bool] = {}  # whether such a test asks for more than this iteration's entries
         self.recording = True
         self.writes: list[dict[Location, None]] = []
@@ -393,6 +415,8 @@ class Machine:
 
     def write(self, location: Location, value: Value) -> None:
         """Set ``location`` to ``value``."""
+        if location in self.at_any_time:
+            value = of_clock(value)
         if self.state is not None:
             self.state[location] = value
             if location[1] in (REST, GROWN):
@@ -401,6 +425,23 @@ class Machine:
             self.keys.setdefault(location[0], {})[location[1]] = None
             for each in self.writes:
                 each[location] = None
+
+    def note_left(self) -> None:
+        """Note that a call, or an inner loop, is left here; and by which test, where it diverges."""
+        flows = self.flows[-1]
+        if self.loop is not None and self.loop is flows.called_in and len(self.diverged) > flows.since:
+            asked = [test for test in self.diverged[flows.since :] if test not in self.clocks]
+            flows.left_by = asked[-1] if asked else flows.left_by
+            self.by_clock = self.by_clock or not asked
+
+    def met(self, a: State | None, b: State | None, test: cst.CSTNode | None) -> State | None:
+        """Return what holds where two ways meet: by a ``test`` that diverges, or, without one, alike on all ranks."""
+        return merge(a, b) if test is None else merge_diverged(a, b, test)
+
+    def in_training(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node``, or a call that leads to it, stands in a loop that trains."""
+        places = [node, *(frame.call for frame in self.stack if frame.call is not None)]
+        return any(up in self.shards.training for place in places for up in self.script.above(place))
 
     def home(self, name: str) -> Frame | None:
         """Return the frame whose variable ``name`` is, seen from the frame that runs."""

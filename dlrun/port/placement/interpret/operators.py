@@ -33,6 +33,7 @@ from dlrun.port.placement.values import (
     constant,
     count,
     join,
+    of_clock,
     power,
     unknown,
 )
@@ -504,6 +505,8 @@ class Operators(Expressions):
         if row is not None and (kept := self._kept_of_parts(node, body, orelse)) is not None:
             return kept
         place = SAME if agreed else self.content(test)
+        if self.loop is None and place.kind is Kind.CLOCK:
+            return value if body == orelse else of_clock(value)
         return value if place.uniform or self.loop is None else value.at(combine([place, self.content(value)]))
 
     def _row_of_choice(self, node: cst.IfExp) -> Row | None:

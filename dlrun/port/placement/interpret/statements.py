@@ -427,7 +427,8 @@ class Statements(Loops):
         """Note what a rate is set to in a loop over a shard: it must be the same on all ranks."""
         place = self.content(value)
         apart = not place.uniform or place.kind in (Kind.COUNT, Kind.INDEX) or place.counts
-        if self.loop is not None and self.recording and name in _RATES and source is not None and apart:
+        inside = self.loop is not None or place.kind is Kind.CLOCK
+        if inside and self.recording and name in _RATES and source is not None and apart:
             self.steered[source] = None
 
     def store_entry(self, ref: Obj, key: str | None, index: Value, value: Value, target: cst.CSTNode) -> None:
@@ -475,11 +476,14 @@ class Statements(Loops):
         value = self.eval(node.value) if node.value is not None else Value(const=None)
         if self.state is not None:
             self.flows[-1].returns.append((value, self.state))
+            self.note_left()
         self.state = None
 
     def _do_Raise(self, node: cst.Raise) -> None:  # noqa: N802
         if node.exc is not None:
             self.eval(node.exc)
+        if self.loop is not None and self.diverged:
+            self.raised_by = self.diverged[-1]
         self.state = None
 
     def _do_Break(self, node: cst.Break) -> None:  # noqa: N802
@@ -491,6 +495,7 @@ class Statements(Loops):
                 if left_early and value.place == INDEX and self.begun.get(at) != value
             }
             self.flows[-1].breaks.append(self.state | changed)
+            self.note_left()
         self.state = None
 
     def _do_Continue(self, node: cst.Continue) -> None:  # noqa: N802
@@ -499,7 +504,8 @@ class Statements(Loops):
         self.state = None
 
     def _do_Assert(self, node: cst.Assert) -> None:  # noqa: N802
-        self.eval(node.test)
+        if not self.content(self.eval(node.test)).uniform and self.loop is not None:
+            self.raised_by = node.test
 
     def _do_Del(self, node: cst.Del) -> None:  # noqa: N802
         if isinstance(node.target, cst.Name) and self.state is not None:

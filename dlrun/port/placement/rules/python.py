@@ -73,8 +73,12 @@ FUNCTIONS: dict[str, Row] = {
     "builtins.hasattr": Row.SHAPE,
     "builtins.type": Row.SHAPE,
     "builtins.id": Row.CLOCK,
-    "os.getpid": Row.CLOCK,
+    **dict.fromkeys(("os.getpid", "os.getppid", "os.uname", "os.getloadavg"), Row.CLOCK),
+    **dict.fromkeys(("socket.gethostname", "socket.getfqdn", "platform.node", "platform.uname"), Row.CLOCK),
+    **dict.fromkeys(("threading.get_ident", "threading.get_native_id", "shutil.disk_usage"), Row.CLOCK),
     "os.times": Row.CLOCK,
+    **dict.fromkeys(("os.path.exists", "os.path.isfile", "os.path.isdir"), Row.ON_DISK),
+    **dict.fromkeys(("signal.signal", "threading.Timer", "threading.Thread"), Row.LATER),
     "gc.collect": Row.NOTHING,
 }
 METHODS: dict[str, Row] = {
@@ -109,6 +113,7 @@ METHODS: dict[str, Row] = {
     "executemany": Row.SHOWS,
     **dict.fromkeys(("info", "debug", "warning", "error", "critical", "exception"), Row.SHOWS),
     "getpid": Row.CLOCK,
+    **dict.fromkeys(("exists", "is_file", "is_dir"), Row.ON_DISK),
 }
 PREFIXES: tuple[tuple[str, Row], ...] = (
     ("time.", Row.CLOCK),

@@ -53,6 +53,8 @@ class Row(Enum):
     AT_STEP = "keeps what it is given for this rank's sake, at a number of steps"
     PROGRESS = "shows what it is given while it lasts: this rank's will do"
     CLOCK = "this rank's clock, process or memory"
+    ON_DISK = "whether a file is there: while training each rank sees it when it comes by"
+    LATER = "runs a function of its arguments when a signal, or a moment, comes: each rank its own"
     CHANCE = "draws random numbers"
     SEEDS = "lets a library draw the same random numbers on all ranks from here on"
     NOTHING = "keeps nothing of what it is given"

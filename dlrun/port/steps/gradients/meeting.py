@@ -13,8 +13,6 @@ from dlrun.port.program.script import dotted, walk
 from dlrun.port.steps.metrics import environments
 
 _FILLS = ("append", "appendleft", "push", "add", "extend", "store", "remember", "put", "insert", "cache", "record")
-_CLOCKS = ("time.", "datetime.", "timeit.default_timer")
-_LEAVES = (cst.Break, cst.Return, cst.Raise)
 
 
 def doubts(facts: Facts) -> Iterator[Doubt]:
@@ -23,7 +21,6 @@ def doubts(facts: Facts) -> Iterator[Doubt]:
     All ranks come to the test together; what it says is local.
     """
     yield from list(_by_what_was_played(facts))[:1]
-    yield from list(_by_clock(facts))[:1]
 
 
 def _by_what_was_played(facts: Facts) -> Iterator[Doubt]:
@@ -68,37 +65,3 @@ def _tests(facts: Facts, step: cst.CSTNode) -> Iterator[cst.BaseExpression]:
             beside = any(up is script.suite(node) for up in script.above(frame))
             if around or (leaves and beside and script.order[node] < script.order[frame]):
                 yield node.test
-
-
-def _by_clock(facts: Facts) -> Iterator[Doubt]:
-    """Yield tests that end the training by a function of the script's that looks at the clock, which is local."""
-    for node in (n for n in facts.script.of(cst.If) if any(up in facts.loops for up in facts.script.above(n))):
-        ends = any(isinstance(n, _LEAVES) for n in walk(node.body))
-        calls = [n for n in walk(node.test) if isinstance(n, cst.Call)] if ends else []
-        asked = [call for call in calls if any(_looks_at_clock(facts, f) for f in facts.flow.targets(call))]
-        if asked and not facts.unequal(node.test):
-            code = facts.script.code(node.test)
-            yield Doubt(
-                node.test,
-                f"{code} goes by this rank's clock: one rank leaves, and the others wait for it",
-                "high",
-                f"if {facts.alias}.broadcast({code}):",
-                name="may-hang",
-            )
-
-
-def _looks_at_clock(facts: Facts, function: cst.FunctionDef) -> bool:
-    """Tell whether a test in ``function`` goes by what it reads from the clock, and it returns something."""
-    reads: set[str] = set()
-
-    def is_read(value: cst.CSTNode) -> bool:
-        return any(
-            (isinstance(n, cst.Call) and facts.script.name_of(n.func).startswith(_CLOCKS))
-            or (isinstance(n, cst.Name) and n.value in reads)
-            for n in walk(value)
-        )
-
-    tests = [n.test for n in walk(function.body) if isinstance(n, (cst.If, cst.IfExp, cst.While))]
-    for node in (n for n in walk(function.body) if isinstance(n, cst.Assign) and is_read(n.value)):
-        reads.update(dotted(t.target) for t in node.targets)
-    return bool(facts.flow.returns(function)) and any(map(is_read, tests))

@@ -10,15 +10,14 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.taint import draws
-from dlrun.port.facts.updates.rates import is_group, text_of
+from dlrun.port.facts.updates.rates import is_group
+from dlrun.port.facts.updates.weights import ASSIGNS, CHANGES, RESETS, changes_weights, is_weight
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, names_in, walk
 from dlrun.port.steps.gradients.gradients import rank_0_draws
 
 _WHY = "weights or settings that change by chance: all ranks draw this alike, or their models diverge"
 _INSIDE = ("normal_", "uniform_", "bernoulli_", "exponential_", "log_normal_", "cauchy_", "random_")
-CHANGES = ("add_", "sub_", "mul_", "div_", "copy_", "addcmul_", "lerp_", "masked_fill_", "index_copy_", "index_fill_")
-_RESETS = ("reset_parameters", "_reset_parameters", "init_weights", "reset_weights")
 _INIT = re.compile(r"^torch\.nn\.init\.(xavier|kaiming|orthogonal|normal|uniform|trunc_normal|sparse)\w*$")
 # Layers that begin with weights drawn at random.
 _LAYERS = re.compile(
@@ -26,11 +25,7 @@ _LAYERS = re.compile(
     r"\w+Cell|MultiheadAttention|Transformer\w*)$"
 )
 _CLIPS = re.compile(r"(^|\.)clip_(grad_(norm|value)_?|by_(global_norm|norm|value))$")
-_ASSIGNS = ("assign", "assign_add", "assign_sub")  # of a variable of TensorFlow
-_LOADS = ("load_state_dict", "set_weights", "load_weights")
-_VARIABLES = ("trainable_variables", "trainable_weights", "variables", "weights")
 _BY_TENSORFLOW = ("tensorflow.random.", "tensorflow.compat.v1.random.")
-_OF_WEIGHTS = ("parameters", "named_parameters")
 _OBJECTS = ("__init__", "forward", "__getitem__")  # run where objects are made, compute or are asked for samples
 _DEPTH = 3
 
@@ -119,11 +114,11 @@ def _changes(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     match node:
         case cst.Call(func=cst.Attribute(value=target, attr=cst.Name(how)), args=args):
             name = facts.script.name_of(node.func)
-            begins = (how in _RESETS and _may_draw(facts, node)) or _INIT.search(name) or _makes(facts, node, name)
+            begins = (how in RESETS and _may_draw(facts, node)) or _INIT.search(name) or _makes(facts, node, name)
             anew = how == "apply" and bool(args) and _resets(facts, args[0].value)
             if begins or anew or (how in _INSIDE and is_weight(facts, target)):
                 yield node
-            values = [arg.value for arg in args] if how in (*CHANGES, *_ASSIGNS) else []
+            values = [arg.value for arg in args] if how in (*CHANGES, *ASSIGNS) else []
             steers = (
                 _CLIPS.search(name) or how == "set_weights" or facts.kinds.of_call(node) in ("optimizer", "scheduler")
             )
@@ -161,13 +156,7 @@ def _chosen(facts: Facts) -> Iterator[Edit]:
 
 def _touches(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` changes weights or gradients."""
-    match node:
-        case cst.Call(func=cst.Attribute(value=owner, attr=cst.Name(how))):
-            inside = how[-1] == "_" or how in _ASSIGNS
-            return how in _LOADS or (inside and is_weight(facts, owner)) or any(_changes(facts, node))
-        case cst.AugAssign(target=target) | cst.Assign(targets=[cst.AssignTarget(target=target)]):
-            return isinstance(target, (cst.Subscript, cst.Attribute)) and is_weight(facts, target)
-    return False
+    return changes_weights(facts, node) or (isinstance(node, cst.Call) and any(_changes(facts, node)))
 
 
 def _may_draw(facts: Facts, call: cst.Call) -> bool:
@@ -177,7 +166,7 @@ def _may_draw(facts: Facts, call: cst.Call) -> bool:
     return not bodies or any(
         _INIT.search(facts.script.name_of(n.func))
         or any(draws(facts.script, n))
-        or (isinstance(n.func, cst.Attribute) and n.func.attr.value in (*_RESETS, *_INSIDE, "apply"))
+        or (isinstance(n.func, cst.Attribute) and n.func.attr.value in (*RESETS, *_INSIDE, "apply"))
         for n in inner
     )
 
@@ -216,22 +205,6 @@ def _drawn(facts: Facts, value: cst.BaseExpression, depth: int = _DEPTH) -> Iter
         for b in facts.script.bindings_of(n) if isinstance(n, cst.Name) else ():
             if b.value is not None and b.how == "assign":
                 yield from _drawn(facts, b.value, depth - 1)
-
-
-def is_weight(facts: Facts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is a weight, or the gradient of one: ``p`` of a model's, ``layer.weight.data[k]``."""
-    while isinstance(node, (cst.Subscript, cst.Attribute)):
-        if isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias", "grad"):
-            return True
-        node = node.value
-    loops = [b.node for b in facts.script.bindings_of(node) if isinstance(b.node, cst.For)]
-    return any(
-        (calls_method(n, *_OF_WEIGHTS))
-        or (isinstance(n, cst.SimpleString) and text_of(n) == "params")  # for p in group["params"]
-        or (isinstance(n, cst.Attribute) and n.attr.value in _VARIABLES)
-        for loop in loops
-        for n in walk(loop.iter)
-    )
 
 
 def _places(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> Iterator[cst.CSTNode]:

@@ -1,0 +1,225 @@
+"""What a test that diverges chooses is local, too: values, results of functions, and what changes the training."""
+
+import pytest
+from running import started
+
+from dlrun.port import Options, port
+
+HEAD = """import bisect, copy, os, random, signal, threading, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(64, 4)
+y = (x.sum(1) > 0).long()
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(x, y), 8, shuffle=True)
+start = time.time()
+"""
+LOOP = """for epoch in range(3):
+    total = 0.0
+    for xb, yb in loader:
+        loss = nn.functional.cross_entropy(model(xb), yb)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+{inner}
+{outer}
+    print(epoch, total / len(loader))
+"""
+
+
+def ported(defined="", inner="", outer="", **options):
+    lines = [("\n".join(" " * by + line for line in text.splitlines())) for by, text in ((8, inner), (4, outer))]
+    return port(HEAD + defined + LOOP.format(inner=lines[0], outer=lines[1]), Options(**options))
+
+
+HOT = "def hot(v):\n    if v > 5:\n        return True\n    return False\n"
+KIND = "def kind(v):\n    if v > 5:\n        return 'hot'\n    elif v > 1:\n        return 'warm'\n    return 'cold'\n"
+RATE = "def rate(v):\n    if v > 5:\n        return 0.1\n    return 0.2\n"
+SAFE = """def safe(v):
+    try:
+        assert v < 5
+        return True
+    except AssertionError:
+        return False
+"""
+MATCH = """def kind(v):
+    match int(v):
+        case 0:
+            return "cold"
+        case _:
+            return "hot"
+"""
+HALVED = "def halved(v):\n    n = 0\n    while v > 0.5:\n        v /= 2\n        n += 1\n    return n\n"
+LEVELS = "levels = [(5, 0.1), (1, 0.2), (0, 0.3)]\n"
+FOUND = LEVELS + "def rate(v):\n    for low, found in levels:\n        if v >= low:\n            return found\n"
+SETS = "for group in opt.param_groups:\n    group['lr'] = "
+
+
+@pytest.mark.parametrize(
+    ("defined", "inner", "line"),
+    [
+        (HOT, "if hot(loss.item()):\n    break", "if dl.average(hot(loss.item())):"),
+        (KIND, "if kind(loss.item()) == 'hot':\n    break", "if kind(dl.average(loss.item())) == 'hot':"),
+        (KIND, "print(kind(loss.item()))", "print(kind(dl.average(loss.item())))"),
+        (RATE, f"{SETS}rate(loss.item())", "group['lr'] = dl.average(dl.lr_scale(rate(loss.item())))"),
+        (SAFE, "if not safe(loss.item()):\n    break", "if not dl.average(safe(loss.item())):"),
+        (MATCH, "if kind(loss.item()) == 'hot':\n    break", "if kind(dl.average(loss.item())) == 'hot':"),
+        (HALVED, "if halved(loss.item()) > 3:\n    break", "if dl.average(halved(loss.item())) > 3:"),
+        (LEVELS, f"lr = next(r for v, r in levels if loss.item() > v)\n{SETS}lr", "= dl.average(dl.lr_scale(lr))"),
+        (FOUND, f"{SETS}rate(loss.item())", "if dl.average(v) >= low:"),
+    ],
+)
+def test_what_a_function_returns_by_local_numbers_is_local(defined, inner, line):
+    text = ported(defined, inner).text
+    assert line in text
+    assert "dl.gradients(opt)" in text
+
+
+def test_a_flag_that_a_function_answers_is_that_of_all_ranks_behind_the_loop():
+    text = ported(HOT + "stop = False\n", "if hot(loss.item()):\n    stop = True", "if stop:\n    break").text
+    assert "    stop = dl.maximum(stop)" in text
+
+
+SLOW = "def slow(optimizer):\n    for group in optimizer.param_groups:\n        group['lr'] *= 0.5\n"
+FREEZE = "def freeze(layer):\n    for p in layer.parameters():\n        p.requires_grad = False\n"
+SCALE = "def scale(net):\n    for p in net.parameters():\n        p.data.mul_(0.9)\n"
+
+
+@pytest.mark.parametrize(
+    ("defined", "then"),
+    [
+        (SLOW, "slow(opt)"),
+        (FREEZE, "freeze(model[0])"),
+        (SCALE, "scale(model)"),
+        ("", "with torch.no_grad():\n    model[0].weight.clamp_(-1, 1)"),
+        ("", "model[0].weight.data = model[0].weight.data * 0.9"),
+        ("", "best = copy.deepcopy(model.state_dict())"),
+        ("drop = nn.Dropout(0.1)\n", "drop.p = 0.5"),
+    ],
+)
+def test_all_ranks_decide_together_to_change_how_weights_are_trained(defined, then):
+    indented = "".join(f"\n    {line}" for line in then.splitlines())
+    inner, outer = (f"if {test}:{indented}" for test in ("loss.item() < 0.5", "time.time() - start > 5"))
+    assert "        if dl.average(loss.item()) < 0.5:" in ported(defined, inner).text
+    assert "    if dl.agree(time.time() - start > 5):" in ported(defined, outer=outer).text
+    assert "    if dl.agree(time.time() - start > 5):" in ported(defined, outer=outer, batch="global").text
+
+
+TIMER = """class Timer:
+    def __init__(self):
+        self.start = time.time()
+        self.over = False
+    def tick(self):
+        if time.time() - self.start > 5:
+            self.over = True
+    def late(self):
+        if time.time() - self.start > 5:
+            return True
+        return False
+timer = Timer()
+"""
+SIGNAL = """stop = False
+def handler(number, frame):
+    global stop
+    stop = True
+signal.signal(signal.SIGUSR1, handler)
+"""
+KILLER = """class Killer:
+    now = False
+    def __init__(self):
+        signal.signal(signal.SIGTERM, self.leave)
+    def leave(self, *args):
+        self.now = True
+killer = Killer()
+"""
+EVENT = "stop = threading.Event()\nthreading.Timer(5, stop.set).start()\n"
+
+
+@pytest.mark.parametrize(
+    ("defined", "asked", "line"),
+    [
+        ("", "way = 'a' if os.getpid() % 2 else 'b'\nif way == 'a':\n    break", "if dl.agree(way == 'a'):"),
+        ("", f"lr = 0.1\nif time.time() - start > 5:\n    lr = 0.01\n{SETS}lr", "= dl.agree(dl.lr_scale(lr))"),
+        ("", f"{SETS}0.1 / (1 + time.time() - start)", "= dl.agree(dl.lr_scale(0.1 / (1 + time.time() - start)))"),
+        (TIMER, "if timer.late():\n    break", "if dl.agree(timer.late()):"),
+        (SIGNAL, "if stop:\n    break", "if dl.agree(stop):"),
+        (KILLER, "if killer.now:\n    break", "if dl.agree(killer.now):"),
+        (EVENT, "if stop.is_set():\n    break", "if dl.agree(stop.is_set()):"),
+        ("", "if os.path.exists('STOP'):\n    break", "if dl.agree(os.path.exists('STOP')):"),
+    ],
+)
+def test_what_a_clock_a_signal_or_a_file_decides_rank_0_decides_for_all(defined, asked, line):
+    assert line in ported(defined, outer=asked).text
+    assert line in ported(defined, inner=asked).text
+
+
+def test_a_flag_that_a_clock_sets_is_rank_0s_between_epochs():
+    outer = "if time.time() - start > 5:\n    stop = True\nif stop:\n    break"
+    assert "    if dl.agree(stop):" in ported("stop = False\n", outer=outer).text
+    assert "    if dl.agree(timer.over):" in ported(TIMER, outer="timer.tick()\nif timer.over:\n    break").text
+    assert "        if dl.maximum(stop):" in ported("stop = False\n", inner=outer).text  # it goes on over iterations
+
+
+AHEAD = """import os, signal, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+AHEAD = 1000.0 * int(os.environ.get("PMI_RANK", "0"))  # one rank's clock is another
+stop = False
+def handler(number, frame):
+    global stop
+    stop = True
+signal.signal(signal.SIGUSR1, handler)
+def late(start):
+    if time.time() + AHEAD - start > 500:
+        return True
+    return False
+class Timer:
+    def __init__(self):
+        self.start, self.over = time.time(), False
+    def tick(self):
+        if time.time() + AHEAD - self.start > 500:
+            self.over = True
+torch.manual_seed(0)
+x = torch.randn(64, 4)
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 8)
+timer, begin, slow, lr = Timer(), time.time(), False, 0.1
+for epoch in range(3):
+    worst = 0
+    for xb, yb in loader:
+        loss = (model(xb) - yb).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        worst = max(worst, loss.item())
+        if late(begin) or stop:
+            break
+        if AHEAD:
+            os.kill(os.getpid(), signal.SIGUSR1)
+    timer.tick()
+    if time.time() + AHEAD - begin > 500:
+        slow, lr = True, 0.01
+    if timer.over:
+        for group in opt.param_groups:
+            group["lr"] *= 0.1
+    for group in opt.param_groups:
+        group["lr"] = lr
+    if slow or timer.over or late(begin) or stop:
+        break
+    print(epoch, worst > 0)
+torch.save(opt.state_dict(), "last.pt")
+os.write(2, repr([opt.param_groups[0]["lr"], *(p.sum().item() for p in model.parameters())]).encode() + b"\\n")
+"""
+
+
+def test_ranks_whose_clocks_and_signals_differ_train_the_same_model_to_the_end(tmp_path):
+    (tmp_path / "dist.py").write_text(port(AHEAD).text.replace("os.write(2", "os.write(1"))
+    *lines, one, other = started(tmp_path, ["dist.py"], ranks=2).splitlines()
+    assert lines == ["0 True", "1 True", "2 True"]
+    assert one == other
