@@ -223,3 +223,55 @@ def test_ranks_whose_clocks_and_signals_differ_train_the_same_model_to_the_end(t
     *lines, one, other = started(tmp_path, ["dist.py"], ranks=2).splitlines()
     assert lines == ["0 True", "1 True", "2 True"]
     assert one == other
+
+
+BY_TAPE = """import os, signal, time
+import numpy as np, tensorflow as tf
+x = np.random.randn(64, 4).astype("float32")
+y = (x.sum(1) > 0).astype("int64")
+net = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(2)])
+opt = tf.keras.optimizers.SGD(0.1)
+cost = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64).batch(8)
+start = time.time()
+{defined}
+for epoch in range(3):
+    for xb, yb in data:
+        with tf.GradientTape() as tape:
+            loss = cost(yb, net(xb, training=True))
+        opt.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+{inner}
+{outer}
+"""
+BY_BATCH = """import os, signal, time
+import numpy as np, keras
+x = np.random.randn(64, 4).astype("float32")
+y = (x.sum(1) > 0).astype("int64")
+net = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+net.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+opt = net.optimizer
+start = time.time()
+{defined}
+for epoch in range(3):
+    for i in range(0, 64, 8):
+        loss = net.train_on_batch(x[i:i + 8], y[i:i + 8])
+{inner}
+{outer}
+"""
+
+
+@pytest.mark.parametrize("script", [BY_TAPE, BY_BATCH])
+@pytest.mark.parametrize(
+    ("defined", "inner", "outer", "lines"),
+    [
+        (HOT, "if hot(float(loss)): break", "pass", ["if dl.average(hot(float(loss))): break"]),
+        ("", "if float(loss) < 1: net.layers[0].trainable = False", "pass", ["if dl.average(float(loss)) < 1: net"]),
+        ("", "pass", "if time.time() > start: opt.learning_rate = 0.01", ["    if dl.agree(time.time() > start):"]),
+        ("", "pass", "opt.learning_rate.assign(1 / time.time())", ["assign(dl.agree(dl.lr_scale(1 / time.time())))"]),
+        (SIGNAL, "if stop: break", "if stop: break", ["        if dl.agree(stop): ", "\n    if dl.agree(stop): "]),
+        ("", "if os.path.exists('STOP'): break", "pass", ["        if dl.agree(os.path.exists('STOP')): break"]),
+    ],
+)
+def test_with_tensorflow_and_keras_too(script, defined, inner, outer, lines):
+    text = port(script.format(defined=defined, inner=" " * 8 + inner, outer=" " * 4 + outer)).text
+    assert all(line in text for line in lines)

@@ -225,7 +225,7 @@ class Decisions(ShownCounts):
     def _decides(self, node: cst.If | cst.While | cst.IfExp | cst.Assert) -> bool:
         """Tell whether a test decides over what all ranks must do alike: leave, update, save, set a rate."""
         if isinstance(node, (cst.While, cst.IfExp, cst.Assert)):
-            return isinstance(node, cst.While) and node in self.facts.loops
+            return isinstance(node, cst.While) and node in self.run.shards.training
         steps = self.run.shards.steps
         if node.test in self.run.steers:
             return True
@@ -282,11 +282,11 @@ class Decisions(ShownCounts):
             return True
         for up in self.script.above(end):
             if isinstance(up, (cst.For, cst.While)):
-                return isinstance(end, (cst.Return, cst.Raise)) or up in self.facts.loops
+                return isinstance(end, (cst.Return, cst.Raise)) or up in self.run.shards.training
             if isinstance(up, cst.FunctionDef):
                 return isinstance(end, cst.Raise) or up in self._training
         return True
 
     @property
     def _training(self) -> set[cst.CSTNode]:
-        return {self.script.function_of(n) for n in (*self.facts.loops, *self.run.shards.steps)}
+        return {self.script.function_of(n) for n in (*self.run.shards.training, *self.run.shards.steps)}

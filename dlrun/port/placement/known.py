@@ -12,6 +12,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.models.kinds import plays
 from dlrun.port.facts.numbers.scalars import Scalars
 from dlrun.port.placement.shards import Shards
+from dlrun.port.program.script import calls_method
 
 _MADE = ("loader", "iterable", "indices", "stretch")
 
@@ -22,11 +23,13 @@ def shards_of_keras(facts: KerasFacts, steps: Iterable[Edit]) -> Shards:
 
     steps = list(steps)
     divided, counted = _counts(facts, steps)
+    updates = [call for call in facts.script.calls if calls_method(call, "train_on_batch")]
+    above = (up for update in updates for frame in facts.flow.frames(update) for up in facts.script.above(frame))
     return Shards(
         ramped=_ramped(facts, steps),
         made=frozenset(facts.iterated),
         loops=frozenset(shared(facts)),
-        training=frozenset(facts.loops),
+        training=frozenset([*facts.loops, *(up for up in above if isinstance(up, (cst.For, cst.While)))]),
         divided=divided,
         counted=counted,
         kind=facts.kinds.of,

@@ -50,6 +50,7 @@ from dlrun.port.placement.values import (
 )
 from dlrun.port.program.script import argument, children, walk
 
+_RATES = ("lr", "learning_rate", "momentum", "weight_decay")
 _SCORES = ("_score", "accuracy", "_auc")
 _LOSSES = (
     "loss",
@@ -489,6 +490,14 @@ class Libraries(Given):
         """Keep ``value`` in a container; see ``statements``."""
         raise NotImplementedError
 
+    def note_steering(self, name: Any, value: Value, source: cst.BaseExpression | None) -> None:
+        """Note what a rate is set to in a loop over a shard: it must be the same on all ranks."""
+        place = self.content(value)
+        apart = not place.uniform or place.kind in (Kind.COUNT, Kind.INDEX) or place.counts
+        inside = self.loop is not None or place.kind is Kind.CLOCK
+        if inside and self.recording and name in _RATES and source is not None and apart:
+            self.steered[source] = None
+
     def _trains(self, name: str, receiver: Value, args: list[Value], given: list[Value], node: cst.Call) -> bool:
         """Note what a method does to the training: rates, losses, hooks, weights; tell whether that is all."""
         if name == "step" and node.args and self.recording and self.shards.kind(node.func.value) == "scheduler":  # type: ignore[attr-defined]
@@ -499,6 +508,10 @@ class Libraries(Given):
         for ref in receiver.refs if numbers and self.loop is not None and not self.cadenced else ():
             for number in numbers if isinstance(ref, Obj) and ref.name.startswith(library) else ():
                 self.write((ref, number), Value(self.updates, scalar=True))
+        if name == "assign" and args and isinstance(node.func, cst.Attribute):
+            target = node.func.value  # optimizer.learning_rate.assign(0.01)
+            named = target.attr.value if isinstance(target, cst.Attribute) else ""
+            self.note_steering(named, args[0], node.args[0].value)
         if name == "backward" and self.recording and self.loop is not None:
             self.losses[node] = self.content(receiver)
         if name == "backward" and not args:

@@ -41,7 +41,6 @@ from dlrun.port.placement.values import (
 from dlrun.port.program.script import dotted, walk
 
 _VIEWS = ("view", "reshape", "flatten", "squeeze", "ravel", "detach", "numpy", "contiguous", "t", "transpose")
-_RATES = ("lr", "learning_rate", "momentum", "weight_decay")
 
 
 class Statements(Loops):
@@ -224,7 +223,7 @@ class Statements(Loops):
         elif isinstance(target, cst.StarredElement):
             self.assign(target.value, Value(self.content(value)))
         elif isinstance(target, cst.Attribute):
-            self._note_steering(target.attr.value, value, source)
+            self.note_steering(target.attr.value, value, source)
             owner = self.eval(target.value)
             own = next(iter(owner.refs)) if len(owner.refs) == 1 else None
             at = (own, target.attr.value)
@@ -320,7 +319,7 @@ class Statements(Loops):
         owner = self.array_of(target.value)
         index, value = self._placed(target, owner, index, value)
         key = key_of(key_in(index))
-        self._note_steering(index.const, value, source)
+        self.note_steering(index.const, value, source)
         self.note(target, value)
         for ref in owner.refs:
             if isinstance(ref, Method):
@@ -422,14 +421,6 @@ class Statements(Loops):
             if outer.refs and all(isinstance(r, Obj) and r.kind == "foreign" for r in outer.refs):
                 return outer
         return owner
-
-    def _note_steering(self, name: Any, value: Value, source: cst.BaseExpression | None) -> None:
-        """Note what a rate is set to in a loop over a shard: it must be the same on all ranks."""
-        place = self.content(value)
-        apart = not place.uniform or place.kind in (Kind.COUNT, Kind.INDEX) or place.counts
-        inside = self.loop is not None or place.kind is Kind.CLOCK
-        if inside and self.recording and name in _RATES and source is not None and apart:
-            self.steered[source] = None
 
     def store_entry(self, ref: Obj, key: str | None, index: Value, value: Value, target: cst.CSTNode) -> None:
         """Keep ``value`` in a container: of a sum that is set to itself and an entry, what is added."""
