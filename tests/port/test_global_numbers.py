@@ -255,6 +255,10 @@ for x, y in loader:
         "np.std((out - y).detach().numpy())",
         "(out > out.mean()).sum().item()",
         "(out - y).norm().item()",
+        "len(set(out.argmax(1).tolist()))",
+        "int(all(o > 0 for o in out[:, 0].tolist()))",
+        "next(t for t in (0.9, 0.5, 0.1, 0.0) if loss.item() >= t)",
+        "len([k for k in range(3) if loss.item() > k])",
     ],
 )
 def test_a_number_of_this_ranks_part_that_no_others_make_whole_is_told(told) -> None:
@@ -295,7 +299,10 @@ def test_a_number_that_a_library_out_of_sight_makes_of_a_part_is_averaged_and_to
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize(("program", "lines"), [("numbers_of_cut_batches.py", 12), ("numbers_of_losses.py", 6)])
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [("numbers_of_cut_batches.py", 12), ("numbers_of_losses.py", 6), ("numbers_of_lists.py", 8)],
+)
 def test_programs_on_ranks_show_the_serial_numbers(program, lines, ranks, tmp_path) -> None:
     program = (HERE / program).read_text()
     ported = port(program, Options(batch="global"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.interpret import parts, whole
+from dlrun.port.placement.interpret import parts, samples, whole
 from dlrun.port.placement.interpret.iteration_numbers import IterationNumbers
 from dlrun.port.placement.interpret.machine import CountInLiteral
 from dlrun.port.placement.rules import Row
@@ -500,6 +500,8 @@ class Containers(IterationNumbers):
                         held = held.at(replace(held.place, adds=held.place.adds | {"ordered"}))
                     self.write((made, GROWN), held)
                 elif arg.const is NOTHING:
+                    if self.shards.parts and self.loop is not None:
+                        self.samples_in[made] = samples.copied(self, arg, node, row)
                     keys = [r for r in arg.refs if isinstance(r, Obj) and r.kind == "dict"]
                     entries = self.iterate(node, arg) if keys or arg.name == "parallel" else self.entries(arg)
                     self.write((made, REST), entries)
@@ -569,8 +571,8 @@ class Containers(IterationNumbers):
             return Value(COUNT, scalar=True)
         if place.kind is Kind.RUN and "joined" in place.adds:
             return Value(Place(Kind.RUN, place.at, frozenset({"entry"})), scalar=True)
-        if value.refs and value.refs <= self.of_parts:
-            return self.size()
+        if (of_samples := samples.length(self, value)) is not None:
+            return of_samples
         if place.kind is Kind.ENTRY and all(isinstance(ref, Method) for ref in value.refs):  # len(x), len(batch.x)
             return self.size()
         serial = self.loop is None and self.serial(value)

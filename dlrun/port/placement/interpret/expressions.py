@@ -8,7 +8,7 @@ from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.interpret import parts, whole
+from dlrun.port.placement.interpret import parts, samples, whole
 from dlrun.port.placement.interpret.machine import Machine, encloses
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Function, Obj, key_in, key_of, merge
 from dlrun.port.placement.values import (
@@ -462,8 +462,9 @@ class Expressions(Machine):
         diverging, shared = self._generate(node.for_in)
         key = self.eval(node.key) if isinstance(node, cst.DictComp) else None
         value = self.eval(node.value if isinstance(node, cst.DictComp) else node.elt)
-        if diverging and self.loop is not None and value.place.uniform and not value.refs:
-            value = value.at(ENTRY)  # taken by this rank's samples: next(rate for low, rate in levels if loss > low)
+        chosen = diverging and self.loop is not None and self.content(self.seen_last(node.for_in.iter)).uniform
+        if chosen and value.place.uniform and not value.refs:  # next(rate for low, rate in levels if loss > low)
+            value = value.at(parts.BENT if self.shards.parts else ENTRY)
         self.frame = before
         self.looping -= 1
         if not encloses(node):
@@ -474,10 +475,8 @@ class Expressions(Machine):
             return Value(unknown(node, GOES_THROUGH))
         if key is not None and self.content(key).kind is Kind.ENTRY:
             self.keyed_apart.add(made)
-        over = self.seen_last(node.for_in.iter)
-        samples = over.refs <= self.of_parts if over.refs else over.place.kind is Kind.ENTRY
-        if self.loop is not None and self.shards.parts and samples and kind == "list" and not node.for_in.ifs:
-            self.of_parts.add(made)
+        if self.loop is not None and self.shards.parts:
+            self.samples_in[made] = samples.made(self, node, kind, diverging)
         value = self._of_its_own(node, value)
         grown = [at for loop in _loops(node.for_in) for v in self.seen.get(loop.iter, ())[-1:] for at in self.grown(v)]
         if grown and self.recording:

@@ -13,7 +13,7 @@ import libcst as cst
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.placement import rules
 from dlrun.port.placement.fields import spelt
-from dlrun.port.placement.interpret import parts, sessions
+from dlrun.port.placement.interpret import parts, samples, sessions
 from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.expressions import GOES_THROUGH
 from dlrun.port.placement.interpret.given import Given
@@ -21,6 +21,7 @@ from dlrun.port.placement.interpret.machine import Field, Sink, arrays
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
     CONTENT,
+    REST,
     Bound,
     Class,
     Function,
@@ -137,6 +138,8 @@ class Libraries(Given):
             return self._fields_in(row, args[0], keywords, node)
         if name == "builtins.map" and len(args) > 1:
             return self._mapped(args, node)
+        if name == "builtins.filter" and len(args) == 2 and self.shards.parts and self.loop is not None:
+            return self._filtered(args, node)
         if name == "builtins.filter" and len(args) == 2 and (objects := self.objects_of(args[1:], node)) is not None:
             return objects  # which of samples are left differs between ranks
         if row is Row.HOLDS:
@@ -149,6 +152,8 @@ class Libraries(Given):
         if row is None and (objects := self.may_return(given, node, name)) is not None:
             return objects
         place = parts.of_mean(combine(self.content(a) for a in given), name)
+        if self.shards.parts and place.kind is Kind.ENTRY and samples.is_truth(self, name, node):
+            return Value(parts.BENT, scalar=True)
         if name in _TRUTHS and place.uniform and self.asks_cadence(node):
             return Value(SAME, scalar=True, name="cadence")
         if row is None and isinstance(self.script.parents.get(node), cst.Expr):
@@ -242,7 +247,20 @@ class Libraries(Given):
             return Value(unknown(node, GOES_THROUGH))
         entry = self.call_value(args[0], [self.entries(a) for a in args[1:]], {}, node)
         made = self.new("list", node, "mapped")
+        if self.shards.parts and self.loop is not None:
+            of_samples = samples.are_samples(self, node.args[1].value)
+            self.samples_in[made] = samples.EACH if of_samples else samples.kind_of(self, args[1])
         self.like(made, args[1], entry)
+        return Value(refs=frozenset([made]))
+
+    def _filtered(self, args: list[Value], node: cst.Call) -> Value:
+        entry = self.entries(args[1])
+        if isinstance(next(iter(args[0].refs), None), (Function, Bound)):
+            self.call_value(args[0], [entry], {}, node)
+        made = self.new("list", node, "filtered")
+        each = samples.are_samples(self, node.args[1].value) or samples.kind_of(self, args[1]) == samples.EACH
+        self.samples_in[made] = samples.SOME if each else samples.MIXED
+        self.write((made, REST), entry)
         return Value(refs=frozenset([made]))
 
     def _deque(self, node: cst.Call, args: list[Value]) -> Value:
@@ -295,6 +313,8 @@ class Libraries(Given):
         place = combine(self.content(a) for a in (args if row in (Row.MAX, Row.MIN) else args[:1]))
         if row is Row.MEAN and "means" in place.adds:
             return Value(SAME, scalar=True if whole else None, reduced=True)
+        if self.shards.parts and whole and (of_samples := samples.reduced(self, row, first)) is not None:
+            return Value(of_samples, scalar=True)
         if self.shards.parts and place.kind is Kind.ENTRY:
             axes = [args[1]] if len(args) > 1 else [v for k, v in keywords.items() if k in ("dim", "axis")]
             along = any(axis.const == 0 and axis.const is not False for axis in axes)
@@ -357,6 +377,10 @@ class Libraries(Given):
             return metric
         if row is Row.CLOCK or (row is Row.ON_DISK and self.in_training(node)):
             return Value(CLOCK, scalar=True)
+        if name == "count" and len(args) == 1 and self.shards.parts and self.loop is not None and not receiver.scalar:
+            of_samples = samples.are_samples(self, node.func.value)  # type: ignore[attr-defined]
+            if of_samples or samples.kind_of(self, receiver) in (samples.EACH, samples.SOME):
+                return Value(self.of_episode(parts.SUMMED), scalar=True)
         if row is Row.KEEPS:
             return self._converted(receiver, name, node)
         if row in (Row.REPLACE, Row.AS_DICT):

@@ -1,0 +1,123 @@
+"""Lists that Python makes of the samples of a part: what their entries count, and add up to.
+
+Where each rank takes a part of every serial batch, a list with an entry for each sample is a part of the serial list.
+Its length and its sum add up over the ranks, as those of what a test leaves of it do. Of an extreme, or of a set,
+they do not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from dlrun.port.placement.interpret import parts
+from dlrun.port.placement.rules import Row
+from dlrun.port.placement.values import ENTRY, Kind, Place, Value
+
+if TYPE_CHECKING:
+    from dlrun.port.placement.interpret.expressions import Expressions
+
+EACH = "each"  # an entry for each sample
+LIKELY = "likely"  # an entry for each sample, or for each of several results
+SOME = "some"  # entries of samples, which a test has let in, or several for each
+MIXED = "mixed"  # another number of entries on each rank, which do not add up
+_LISTS = ("tolist", "argmax")
+_ARRAYS = ("numpy", "cpu", "detach", "squeeze", "flatten", "view", "reshape", "long", "int", "float")
+_VIEWS = ("values", "items", "keys")
+_THROUGH = ("zip", "enumerate", "reversed", "list", "tuple", "sorted", "filter", "map")
+_DEPTH = 5
+
+
+def kind_of(machine: Expressions, value: Value) -> str:
+    """Return of which kind a list is: see the constants; "" of one that is not known to hold samples."""
+    kinds = {machine.samples_in.get(ref, "") for ref in value.refs}
+    if len(kinds) < 2:
+        return next(iter(kinds), "")
+    return MIXED if MIXED in kinds else ""
+
+
+def made(machine: Expressions, node: Any, kind: str, diverging: int) -> str:
+    """Return of which kind the list is that a comprehension makes."""
+    loop = node.for_in
+    over = machine.seen_last(loop.iter)
+    numbered = isinstance(loop.iter, cst.Call) and _numbers_samples(machine, loop.iter)
+    held = EACH if numbered or are_samples(machine, loop.iter) else kind_of(machine, over)
+    if held == "" and not over.refs and machine.content(over).kind is Kind.ENTRY and not _is_view(loop.iter):
+        held = LIKELY
+    if held in (EACH, SOME, LIKELY) and kind != "list":
+        return MIXED if kind == "set" else ""
+    if diverging or loop.ifs:
+        return SOME if held in (EACH, SOME) else MIXED if diverging else held
+    return SOME if held == EACH and loop.inner_for_in is not None else held
+
+
+def are_samples(machine: Expressions, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
+    """Tell whether ``node`` is an array, or a list, of the samples of a batch, as far as a line tells it."""
+    match node:
+        case cst.Call(func=cst.Attribute(value=owner, attr=cst.Name(how))) if how in _ARRAYS:
+            return depth > 0 and are_samples(machine, owner, depth - 1)
+        case cst.Call(func=cst.Attribute(attr=cst.Name(how))):
+            return how in _LISTS
+        case cst.Call(func=cst.Name(how), args=args) if how in _THROUGH:
+            return depth > 0 and any(are_samples(machine, arg.value, depth - 1) for arg in args)
+        case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(comparator=right)]):
+            return depth > 0 and (are_samples(machine, left, depth - 1) or are_samples(machine, right, depth - 1))
+        case cst.Name() if depth:
+            if machine.seen_last(node).name == "list":
+                return True
+            made = [b.value for b in machine.script.bindings_of(node) if b.value is not None and b.how == "assign"]
+            return any(are_samples(machine, value, depth - 1) for value in made)
+    return False
+
+
+def _numbers_samples(machine: Expressions, call: cst.Call) -> bool:
+    """Tell whether ``call`` counts the samples of a batch: ``range(len(labels))``."""
+    counts = machine.script.name_of(call.func) == "builtins.range" and len(call.args) == 1
+    return counts and machine.seen_last(call.args[0].value).name == "size"
+
+
+def _is_view(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS
+
+
+def length(machine: Expressions, value: Value) -> Value | None:
+    """Return the length of a list of samples; None of any other."""
+    match kind_of(machine, value) if value.refs else "":
+        case "each" | "likely":
+            return machine.size()
+        case "some":
+            return Value(machine.of_episode(parts.SUMMED), scalar=True)
+        case "mixed":
+            return Value(parts.BENT, scalar=True)
+    return None
+
+
+def reduced(machine: Expressions, row: Row, value: Value) -> Place | None:
+    """Return the sum, mean or extreme of the entries of a list of samples; None of any other list."""
+    held = kind_of(machine, value) if value.refs else ""
+    if held in ("", LIKELY) or machine.content(value).adds:
+        return None
+    if held == MIXED or (held == SOME and row is not Row.SUM):
+        return parts.BENT
+    return machine.of_episode(parts.SUMMED) if row is Row.SUM else ENTRY if row is Row.MEAN else parts.BENT
+
+
+def copied(machine: Expressions, value: Value, node: cst.Call, row: Row) -> str:
+    """Return of which kind a list, or a set, is that is made of ``value``."""
+    held = EACH if are_samples(machine, node.args[0].value) else kind_of(machine, value)
+    return MIXED if held and row is Row.SET else held
+
+
+def is_truth(machine: Expressions, name: str, node: cst.Call) -> bool:
+    """Tell whether ``node`` asks all samples of this rank's part, and so not those of the others.
+
+    Where it decides, ``any()`` of one rank is that of all: their mean is above zero.
+    """
+    if name not in ("builtins.all", "builtins.any") or not node.args:
+        return False
+    if name == "builtins.all":
+        return True
+    script = machine.script
+    tests = [up.test for up in script.above(node) if isinstance(up, (cst.If, cst.While, cst.IfExp))]
+    return not any(script.inside(node, test) or node is test for test in tests)
