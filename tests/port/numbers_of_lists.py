@@ -39,6 +39,7 @@ for epoch in range(2):
         counts[6] += sum(map(lambda g: g == 1, guesses))
         counts[7] += guesses.count(1) + [g == a for g, a in zip(guesses, labels)].count(True)
         counts[8] += sum(1 for i in range(len(labels)) if guesses[i] == labels[i])
+        counts[8] += sum(1 for o, a in zip(out, yb) if o.argmax() == a) + collections.Counter(labels)[0]
         for g, a in zip(guesses, labels):
             if g == a:
                 counts[9] += 1

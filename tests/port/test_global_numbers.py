@@ -230,6 +230,7 @@ def test_iterations_that_a_test_of_the_loss_counts_are_those_of_whole_batches(tm
 
 SHOWN = """import math
 import numpy as np
+import sklearn.metrics
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -259,6 +260,9 @@ for x, y in loader:
         "int(all(o > 0 for o in out[:, 0].tolist()))",
         "next(t for t in (0.9, 0.5, 0.1, 0.0) if loss.item() >= t)",
         "len([k for k in range(3) if loss.item() > k])",
+        "sum(out[:, 0].tolist()[:2]) + out.argmax(1).tolist()[0]",
+        "len(np.unique(out.argmax(1).numpy()))",
+        "sklearn.metrics.f1_score(y.tolist(), out.tolist(), average='macro')",
     ],
 )
 def test_a_number_of_this_ranks_part_that_no_others_make_whole_is_told(told) -> None:

@@ -491,6 +491,9 @@ class Containers(IterationNumbers):
         made = self.new(kinds[row], node, name="counter" if row is Row.COUNTER else "namespace" if space else "")
         if row is Row.COUNTER:
             self._by_default(made, node, args)
+        if row is Row.COUNTER and args and self.shards.parts and samples.copied(self, args[0], node, row):
+            self.write((made, REST), Value(self.of_episode(parts.SUMMED), scalar=True))
+            return Value(refs=frozenset([made]))
         if row in (Row.LIST, Row.SET, Row.DEQUE):
             for arg in args[:1]:
                 copied = [at for at in self.grown(arg) if self.state is not None]

@@ -328,6 +328,8 @@ class Expressions(Machine):
         counts = index.place.counts or index.place.kind in (Kind.COUNT, Kind.INDEX)
         if counts and isinstance(asked, cst.Index) and not self.by_serial_steps.isdisjoint(owner.refs):
             index = self.restore(asked.value, index)
+        if samples.is_one_of_few(self, node, owner, index):
+            return Value(parts.LOCAL, name="cut" if index.name == "slice" else "")
         by = self.entry_by(owner, index, node)
         return by if by is not None else self.entry(owner, index)
 

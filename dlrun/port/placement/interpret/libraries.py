@@ -45,6 +45,7 @@ from dlrun.port.placement.values import (
     Place,
     Value,
     combine,
+    constant,
     joined,
     out_of_sight,
     unknown,
@@ -162,7 +163,8 @@ class Libraries(Given):
         losses = name.rpartition(".")[2].lower().endswith(_LOSSES) and how not in ("none", "")
         of_numbers = bool(given) and all(g.scalar for g in given) and name.startswith(_ELEMENTWISE)
         number = name.endswith(".norm") and len(given) == 1
-        number = number or (name.endswith(_SCORES) and "average" not in keywords)
+        averaged = keywords.get("average", constant("macro")).const
+        number = number or (name.endswith(_SCORES) and isinstance(averaged, str))
         if row in _STATISTICS and place.kind is Kind.ENTRY:
             return self._statistic(row, name, args, keywords, place)
         scalar = True if losses or number or row is Row.SCALAR or of_numbers else None
@@ -179,6 +181,10 @@ class Libraries(Given):
                 scalar = True
             elif not how:
                 place = unknown(node, parts.SUM_OR_MEAN)
+            elif name.endswith("accuracy_score") and keywords.get("normalize", ANY).const is False:
+                place = self.of_episode(parts.SUMMED)
+            elif name.endswith((".unique", ".unique_consecutive")):
+                return Value(place, name=samples.DISTINCT)
             elif centered or (numbers and parts.bends(name)) or (number and not name.endswith("accuracy_score")):
                 place = parts.BENT if numbers or number else parts.LOCAL
         reduced = any(map(self.serial, given))

@@ -14,6 +14,7 @@ import libcst as cst
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.values import ENTRY, Kind, Place, Value
+from dlrun.port.program.script import dotted
 
 if TYPE_CHECKING:
     from dlrun.port.placement.interpret.expressions import Expressions
@@ -22,6 +23,7 @@ EACH = "each"  # an entry for each sample
 LIKELY = "likely"  # an entry for each sample, or for each of several results
 SOME = "some"  # entries of samples, which a test has let in, or several for each
 MIXED = "mixed"  # another number of entries on each rank, which do not add up
+DISTINCT = "distinct"  # the name of what is left of samples where each value is kept once
 _LISTS = ("tolist", "argmax")
 _ARRAYS = ("numpy", "cpu", "detach", "squeeze", "flatten", "view", "reshape", "long", "int", "float")
 _VIEWS = ("values", "items", "keys")
@@ -66,9 +68,22 @@ def are_samples(machine: Expressions, node: cst.CSTNode, depth: int = _DEPTH) ->
         case cst.Name() if depth:
             if machine.seen_last(node).name == "list":
                 return True
-            made = [b.value for b in machine.script.bindings_of(node) if b.value is not None and b.how == "assign"]
+            bound = machine.script.bindings_of(node)
+            if any(isinstance(b.node, cst.For) and _is_taken_apart(machine, b.node, node.value) for b in bound):
+                return True
+            made = [b.value for b in bound if b.value is not None and b.how == "assign"]
             return any(are_samples(machine, value, depth - 1) for value in made)
     return False
+
+
+def _is_taken_apart(machine: Expressions, loop: cst.For, name: str) -> bool:
+    """Tell whether ``name`` is an array of a batch that a loop takes apart: ``for i, (x, y) in enumerate(loader)``."""
+    called = machine.script.name_of(loop.iter.func) if isinstance(loop.iter, cst.Call) else ""
+    target = loop.target
+    if called == "builtins.enumerate" and isinstance(target, cst.Tuple) and len(target.elements) == 2:
+        target = target.elements[1].value  # type: ignore[assignment]
+    apart = isinstance(target, (cst.Tuple, cst.List)) and called != "builtins.zip"
+    return apart and loop in machine.shards.loops and name in [dotted(e.value) for e in target.elements]  # type: ignore[attr-defined]
 
 
 def _numbers_samples(machine: Expressions, call: cst.Call) -> bool:
@@ -83,6 +98,8 @@ def _is_view(node: cst.CSTNode) -> bool:
 
 def length(machine: Expressions, value: Value) -> Value | None:
     """Return the length of a list of samples; None of any other."""
+    if value.name == DISTINCT or (value.name == "cut" and "local" in value.place.adds):
+        return Value(parts.BENT, scalar=True)
     match kind_of(machine, value) if value.refs else "":
         case "each" | "likely":
             return machine.size()
@@ -101,6 +118,18 @@ def reduced(machine: Expressions, row: Row, value: Value) -> Place | None:
     if held == MIXED or (held == SOME and row is not Row.SUM):
         return parts.BENT
     return machine.of_episode(parts.SUMMED) if row is Row.SUM else ENTRY if row is Row.MEAN else parts.BENT
+
+
+def is_one_of_few(machine: Expressions, node: cst.Subscript, owner: Value, index: Value) -> bool:
+    """Tell whether ``node`` is one sample of a list, or the first few: other ranks have others there."""
+    if not machine.shards.parts or machine.shards.episodes or machine.loop is None or len(node.slice) > 1:
+        return False
+    asked = node.slice[0].slice
+    bounded = isinstance(asked, cst.Slice) and (asked.lower is not None or asked.upper is not None)
+    if not bounded and type(index.const) is not int:
+        return False
+    listed = (owner.name == "list" and owner.place == ENTRY) or kind_of(machine, owner) in (EACH, SOME, MIXED)
+    return listed or (owner.place == ENTRY and not owner.scalar and are_samples(machine, node.value))
 
 
 def copied(machine: Expressions, value: Value, node: cst.Call, row: Row) -> str:
