@@ -16,7 +16,7 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(TensorDataset(x, y), 8)
 names = ["a", "b", "c"]
 for epoch in range(2):
-    counts = [0] * 12
+    counts = [0] * 13
     confusion, table = [[0] * 3 for _ in range(3)], np.zeros((3, 3), int)
     hits, pairs = collections.defaultdict(int), collections.Counter()
     named = {name: 0 for name in names}
@@ -39,7 +39,7 @@ for epoch in range(2):
         counts[6] += sum(map(lambda g: g == 1, guesses))
         counts[7] += guesses.count(1) + [g == a for g, a in zip(guesses, labels)].count(True)
         counts[8] += sum(1 for i in range(len(labels)) if guesses[i] == labels[i])
-        counts[8] += sum(1 for o, a in zip(out, yb) if o.argmax() == a) + collections.Counter(labels)[0]
+        counts[12] += sum(1 for o, a in zip(out, yb) if o.argmax() == a) + collections.Counter(labels)[0]
         for g, a in zip(guesses, labels):
             if g == a:
                 counts[9] += 1
