@@ -1,7 +1,7 @@
 """``nox`` checks the project: one session for the style, one per environment for the tests, and a count at the end.
 
 ``nox -s quick`` is for while one works: lint, types, and the tests that start no processes. Under 4 minutes on 2 cores.
-``nox -s wide`` is for before a release: the same promises under older versions of MPI and on further numbers of ranks.
+``nox -s wide wide_keras`` is for before a release: the same promises under older versions of MPI and on further numbers of ranks.
 """
 
 from __future__ import annotations
@@ -146,14 +146,26 @@ def keras2(session: nox.Session) -> None:
     run_pytest(session, *THREE_FILES, *faces, *FAULT_TESTS, *examples)
 
 
-@nox.session
-def keras3(session: nox.Session) -> None:
-    """dl_comm with TensorFlow 2.21 and Keras 3."""
+def keras3_tests(session: nox.Session, *options: str) -> None:
+    """Run the tests of TensorFlow 2.21 and Keras 3."""
     # TensorFlow 2.15 brings TensorBoard, for Keras's callback of that name; 2.21 leaves it to the user.
     session.install("tensorflow-cpu==2.21.0", "tensorboard==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
     faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *CLIENT_TESTS, FIRST_STEPS_TEST)
     numbers = (NUMBERS_TEST, GLOBAL_TEST, f"{SHOWN_TEST}[fit]", f"{SHOWN_TEST}[counted twice]")
-    run_pytest(session, *THREE_FILES, *faces, *numbers, NAMES_TEST, *FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
+    files = (*faces, *numbers, NAMES_TEST, *FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
+    run_pytest(session, *THREE_FILES, *options, *files)
+
+
+@nox.session
+def keras3(session: nox.Session) -> None:
+    """dl_comm with TensorFlow 2.21 and Keras 3."""
+    keras3_tests(session)
+
+
+@nox.session(default=False)
+def wide_keras(session: nox.Session) -> None:
+    """What ``keras3`` leaves out: clients of DDL on further numbers of ranks."""
+    keras3_tests(session, "--wide")
 
 
 @nox.session(default=False)

@@ -102,6 +102,7 @@ def test_operators_run_eagerly_and_in_functions(n, how):
 
 @has_tensorflow
 @RANKS
+@pytest.mark.wide("3")
 def test_a_module_ddl_of_the_scripts_own_works_under_dlrun_launch(n, tmp_path):
     script = CLIENTS / "own_ddl" / "train.py"
     words = ["launch", "-n", str(n), "--env", "DDL_OPTIONS=-mode p", "--log-dir", "runs", str(script)]
@@ -123,12 +124,14 @@ def test_a_module_ddl_of_the_scripts_own_works_under_dlrun_launch(n, tmp_path):
 
 @has_tensorflow
 @RANKS
+@pytest.mark.wide("3")
 def test_import_ddl_alone_however_variables_are_made_initialized_and_trained(n):
     assert_alike(recorded(n, "ddl_ways.py", DDL_OPTIONS="-mode p")[0], alone("ddl_ways.py"))
 
 
 @has_tensorflow
 @pytest.mark.parametrize(("n", "how"), [(2, "session"), (3, "session"), (2, "eager"), (3, "eager")])
+@pytest.mark.wide("3")
 def test_where_ddl_options_are_not_set_a_script_calls_ddl_by_hand(n, how):
     records = recorded(n, "ddl_explicit.py", how)
     assert [record["own"] for record in records] == [[r] for r in range(n)]
@@ -144,6 +147,7 @@ def test_the_plugins_script_with_resource_variables_where_tensorflow_is_renamed(
 @has_tensorflow
 @RANKS
 @pytest.mark.parametrize("how", ["graph", "eager"])
+@pytest.mark.wide("3")
 def test_keras_with_ddls_callbacks(n, how):
     if how == "graph" and _keras_3():
         pytest.skip("Keras 3 has no graphs of TensorFlow 1")
