@@ -1,7 +1,7 @@
 """``nox`` checks the project: one session for the style, one per environment for the tests, and a count at the end.
 
 ``nox -s quick`` is for while one works: lint, types, and the tests that start no processes. Under 4 minutes on 2 cores.
-``nox -s wide wide_keras`` is for before a release: the same promises under older versions of MPI and on further numbers of ranks.
+``nox -s wide wide_keras`` is for before a release: older versions of MPI, and further numbers of ranks.
 """
 
 from __future__ import annotations
