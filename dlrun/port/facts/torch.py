@@ -14,7 +14,7 @@ from dlrun.port.facts.updates.hand_rates import disturbs, rates_in
 from dlrun.port.facts.updates.outer import places
 from dlrun.port.facts.updates.rewritten import taken_apart
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Script, calls_method, dotted, walk
+from dlrun.port.program.script import Script, calls_method, dotted, names_in, walk
 
 STEPS = {"step", "first_step", "second_step"}
 LOOPS = (cst.For, cst.While)
@@ -245,6 +245,10 @@ class Gradients:
                 what = self._parameters_read(before) or what  # further out: the optimizer may not be there
             further = [] if closure else places(self, call, optimizer)
             kept = [] if closure else [(b, self.script.code(optimizer)) for b in taken_apart(self, call, optimizer)]
+            made = None if closure else self._made_by_autograd(call)
+            if made is not None:
+                before, what = made
+            kept += [] if closure else [(reader, self.script.code(optimizer)) for reader in self._read_earlier(call)]
             at = [*(pair for pair in kept if pair[0] is not before), *(further or [(before, what)])]
             found.extend(Step(call, optimizer, w, b, closure) for b, w in at)
         done: set[cst.CSTNode] = set()
@@ -255,6 +259,42 @@ class Gradients:
                 done.add(before)
                 found.append(Step(update, None, what, before))
         return tuple(found)
+
+    def _read_earlier(self, step: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield what first reads gradients of backward passes before the last one: an optimizer that looks ahead."""
+        line = self.script.statement_of(step)
+        block = self.script.block(line)
+        reader, passed = None, False
+        for previous in reversed(block[: block.index(line)]):
+            if self.runs_step(previous):
+                return
+            if self.runs_backward(previous):
+                yield from [reader] if reader is not None else ()
+                reader, passed = None, True
+            elif passed and self.reads_grad(previous):
+                reader = previous
+
+    def _made_by_autograd(self, step: cst.CSTNode) -> tuple[cst.CSTNode, str] | None:
+        """Return the line behind ``gs = torch.autograd.grad(loss, ws)`` of which gradients are made, and ``gs``."""
+        line = self.script.statement_of(step)
+        block = self.script.block(line)
+        above = block[: block.index(line)]
+        for at, statement in enumerate(above):
+            match statement:
+                case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(name))], value=cst.Call() as call):
+                    graph = any(arg.keyword is not None and arg.keyword.value == "create_graph" for arg in call.args)
+                    behind = above[at + 1 :]
+                    made = any(self._sets_gradients(n, name) for later in behind for n in walk(later))
+                    if self.script.name_of(call.func) == "torch.autograd.grad" and made and not graph:
+                        return behind[0], name
+        return None
+
+    def _sets_gradients(self, node: cst.CSTNode, name: str) -> bool:
+        """Tell whether ``node`` goes through ``name`` and sets gradients: ``for p, g in zip(ps, gs): p.grad = g``."""
+        if not isinstance(node, cst.For) or name not in names_in(node.iter):
+            return False
+        targets = (t.target for n in walk(node.body) if isinstance(n, cst.Assign) for t in n.targets)
+        return any(isinstance(target, cst.Attribute) and target.attr.value == "grad" for target in targets)
 
     def by_hand(self) -> tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...]:
         """Return the updates without an optimizer, each with the rates that it takes gradients off at."""

@@ -12,7 +12,7 @@ from dlrun.port.facts.taint import draws
 from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, walk
-from dlrun.port.steps.gradients import meeting, searches
+from dlrun.port.steps.gradients import hooks, meeting, searches
 from dlrun.port.steps.metrics import environments
 
 
@@ -50,6 +50,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 before=statements("torch/gradients", dl=facts.alias, what=step.what),
             )
     yield from searches.torch(facts)
+    yield from hooks.doubts(facts)
     yield from meeting.doubts(facts)
 
 
