@@ -104,6 +104,7 @@ def test_gradients_from_which_an_optimizer_looks_ahead_and_those_of_autograd_are
         ("lambda g: g.clamp(-1, 1)", ["changed-early"]),
         ("clamped", ["changed-early"]),
         ("lambda g: -0.5 * g / 3", []),
+        ("lambda g: print(g.norm())", []),
         ("shown", []),
     ],
 )
@@ -114,3 +115,34 @@ def test_a_hook_that_bends_the_gradients_of_a_rank_is_told(hook, told):
     hooked = f"{functions}for p in model.parameters():\n    p.register_hook({hook})\nfor x, y in"
     doubts = port(AHEAD.replace("for x, y in", hooked)).doubts
     assert [doubt.name for doubt in doubts] == told
+
+
+DECORATED = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+X = torch.randn(96, 6)
+model = nn.Linear(6, 2)
+opt = torch.optim.SGD(model.parameters(), 0.5)
+def updates(find):
+    def inner(*batch):
+        opt.zero_grad()
+        loss = find(*batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        opt.step()
+        return loss.item()
+    return inner
+@updates
+def step(x, y):
+    return nn.functional.cross_entropy(model(x), y)
+total = 0.0
+for x, y in DataLoader(TensorDataset(X, (X.sum(1) > 0).long()), 12):
+    total += step(x, y)
+print(total)
+"""
+
+
+def test_an_update_in_what_a_decorator_puts_around_a_function_is_found():
+    text = port(DECORATED).text
+    assert "for x, y in dl.shard(DataLoader(" in text and "\ntotal = dl.total(total)" in text
+    assert "        dl.gradients(opt)  # mean over the ranks\n        nn.utils.clip_grad_norm_(" in text

@@ -63,10 +63,22 @@ class Calls:
         for binding in seen or self.script.bindings_of(node):
             if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
                 yield binding.node
+                yield from self._wrapped_by(binding.node)
             elif binding.how == "param":
                 yield from self._decorates(binding)
             elif binding.how == "assign" and not binding.path and binding.value not in (None, node):
                 yield from self.definitions(binding.value)
+
+    def _wrapped_by(self, node: cst.ClassDef | cst.FunctionDef) -> Iterator[cst.FunctionDef]:
+        """Yield the functions that decorators of the program put around ``node``: what they return, and hold."""
+        for decorator in node.decorators:
+            by = self.definition(decorator.decorator)
+            if not isinstance(by, cst.FunctionDef) or by is node:
+                continue
+            for value in self.returns(by):
+                made = self.definition(value)
+                if isinstance(made, cst.FunctionDef) and made is not node and self.script.inside(made, by.body):
+                    yield made
 
     def _decorates(self, parameter: Binding) -> list[cst.ClassDef | cst.FunctionDef]:
         """Return what ``parameter``, the first of a function that decorates, gets: ``@on("epoch") def show():``."""
