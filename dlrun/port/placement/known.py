@@ -47,8 +47,10 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
     whole = [e.source for e in shared]
     steps = list(steps)
     divided, counted = _counts(facts, steps)
+    annealed: frozenset[cst.CSTNode] = frozenset()
     if not facts.keeps_steps and not hasattr(facts, "style"):
-        counted |= annealing.made_serial(facts, divided).keys()
+        annealed = frozenset(annealing.made_serial(facts, divided))
+        counted |= annealed
     session = getattr(facts, "style", "") == "session"
     return Shards(
         ramped=_ramped(facts, steps) | {e.node for e in ramps.moves(facts, {e.node for e in steps})},
@@ -61,6 +63,7 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         drawing=frozenset(f.node for f in facts.feeds if f.how == "turns"),
         divided=divided,
         counted=counted,
+        annealed=annealed,
         lengths=frozenset(facts.lengths),
         sampled=frozenset(facts.sampled),
         kind=facts.kinds.of,

@@ -30,6 +30,7 @@ class Shards:
     one; ``loops`` those each iteration of which trains on a batch; ``drawing`` the functions that return the next
     batch; ``divided`` the expressions that become 1/n (steps), ``counted`` those that are made serial already.
     ``cadences`` are those of ``divided`` that were found by what the run of the program counts (see ``cadences``).
+    ``annealed`` are those of ``counted`` that are so unless the run finds that a loop has left them serial.
     ``ramped`` are those by which edits let something change as much an epoch as in the serial script.
     ``lengths`` are the calls of ``len()`` that count a rank's batches; ``sampled`` draw samples at random for a step.
     ``kind`` tells what an expression is: module, optimizer, ...; ``steps`` are the updates, ``gradients`` those that
@@ -59,6 +60,7 @@ class Shards:
     divided: frozenset[cst.CSTNode] = frozenset()
     cadences: dict[cst.CSTNode, Cadence] = field(default_factory=dict)
     counted: frozenset[cst.CSTNode] = frozenset()
+    annealed: frozenset[cst.CSTNode] = frozenset()
     ramped: frozenset[cst.CSTNode] = frozenset()
     lengths: frozenset[cst.CSTNode] = frozenset()
     sampled: frozenset[cst.CSTNode] = frozenset()

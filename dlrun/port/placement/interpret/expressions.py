@@ -68,7 +68,10 @@ class Expressions(Machine):
         elif node in self.shards.gradients:
             value = Value(SAME)
         elif node in self.shards.counted:
+        elif node in self.shards.annealed and value.pending and value.place.kind is Kind.SAME:
+            self.left_serial.setdefault(node, True)  # what the loop before it has counted is reduced behind that
             value = Value(SAME, scalar=True)
+            self.left_serial[node] = False
         elif node in self.shards.cut or node in self.shards.drawing:
             value = Value(ENTRY)
         elif node in self.shards.answers:

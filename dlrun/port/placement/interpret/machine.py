@@ -163,6 +163,7 @@ class Machine:
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
         self.extended: set[Obj] = set()  # lists that get several entries in an iteration
         self.compared: dict[cst.Comparison, bool] = {}  # of what is alike on all ranks: whether behind loops alone
+        self.left_serial: dict[cst.CSTNode, bool] = {}  # counts read behind the loop: whether they are reduced there
         self.serial_entries: set[cst.CSTNode] = set()  # counts in literals that the run before has met so
         self.iteration_numbers: dict[cst.BaseExpression, tuple[int, int | str] | None] = {}  # see ``iteration_numbers``
         self.begins: dict[Location, set[int]] = {}  # what a number is known to have been as a loop over a shard began
