@@ -49,3 +49,132 @@ def test_what_is_clipped_is_the_mean_as_in_the_serial_run(tmp_path):
     (tmp_path / "dist.py").write_text(port(script, Options(batch="global")).text)
     ours, theirs = started(tmp_path, ["dist.py"], ranks=2), started(tmp_path, ["train.py"])
     assert [float(w) for w in ours.split()] == pytest.approx([float(w) for w in theirs.split()], abs=2e-5)
+
+
+HIDDEN = """import contextlib, functools
+from collections import defaultdict
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+X = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))
+loader = DataLoader(TensorDataset(X, (X.sum(1) > 0).long()), 12)
+def made():
+    torch.manual_seed(0)
+    model = nn.Linear(6, 2)
+    return model, torch.optim.SGD(model.parameters(), 0.5)
+def clip(model):
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+class Clip:
+    def after_backward(self):
+        clip(self.trainer.model)
+class Trainer:
+    def __init__(self, *callbacks):
+        self.model, self.opt = made()
+        self.callbacks, self.hooks = callbacks, defaultdict(list)
+        for callback in callbacks:
+            callback.trainer = self
+    def __call__(self, event):
+        for callback in self.callbacks:
+            found = getattr(callback, event, None)
+            if found is not None:
+                found()
+        for hook in self.hooks[event]:
+            hook(self.model)
+    def on(self, event):
+        def add(hook):
+            self.hooks[event].append(hook)
+            return hook
+        return add
+    def fit(self):
+        for x, y in loader:
+            self.opt.zero_grad()
+            nn.functional.cross_entropy(self.model(x), y).backward()
+            self("after_backward")
+            self.opt.step()
+class Own:
+    def __init__(self):
+        self.model, self.opt = made()
+    @property
+    def norm(self):
+        return torch.cat([p.grad.flatten() for p in self.model.parameters()]).norm().item()
+    def backward(self, loss):
+        self.opt.zero_grad()
+        loss.backward()
+        clip(self.model)
+    def fit(self):
+        for x, y in loader:
+            self.backward(nn.functional.cross_entropy(self.model(x), y))
+            self.opt.step()
+    def fit_by_norm(self):
+        for x, y in loader:
+            self.opt.zero_grad()
+            nn.functional.cross_entropy(self.model(x), y).backward()
+            for group in self.opt.param_groups:
+                group["lr"] = 0.05 / max(0.1, self.norm)
+            self.opt.step()
+@contextlib.contextmanager
+def clipped(model):
+    yield
+    clip(model)
+ways = {"norm": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.1)}
+limit = functools.partial(nn.utils.clip_grad_norm_, max_norm=0.1)
+found = []
+trainer = Trainer(Clip())
+trainer.fit()
+found.append(trainer.model)
+trainer = Trainer()
+trainer.on("after_backward")(clip)
+trainer.fit()
+found.append(trainer.model)
+own = Own()
+own.fit()
+found.append(own.model)
+own = Own()
+own.fit_by_norm()
+found.append(own.model)
+"""
+BODIES = [
+    "with clipped(model):\n        nn.functional.cross_entropy(model(x), y).backward()",
+    "nn.functional.cross_entropy(model(x), y).backward()\n    ways['norm'](model)",
+    "nn.functional.cross_entropy(model(x), y).backward()\n    limit(model.parameters())",
+    "nn.functional.cross_entropy(model(x), y).backward()\n    list(map(clip, [model]))",
+]
+LOOPS = "".join(
+    f"model, opt = made()\nfor x, y in loader:\n    opt.zero_grad()\n    {body}\n    opt.step()\nfound.append(model)\n"
+    for body in BODIES
+)
+SHOWN = 'for model in found:\n    print(*[f"{w:.5f}" for w in model.weight.flatten().tolist()])\n'
+
+
+def test_so_they_are_before_what_callbacks_lambdas_and_context_managers_read(tmp_path):
+    script = HIDDEN + LOOPS + SHOWN
+    (tmp_path / "train.py").write_text(script)
+    ported = port(script, Options(batch="global"))
+    assert not ported.doubts
+    (tmp_path / "dist.py").write_text(ported.text)
+    ours, theirs = started(tmp_path, ["dist.py"], ranks=2), started(tmp_path, ["train.py"])
+    assert len(ours.splitlines()) == 8
+    for our, their in zip(ours.splitlines(), theirs.splitlines(), strict=True):
+        assert [float(w) for w in our.split()] == pytest.approx([float(w) for w in their.split()], abs=2e-5)
+
+
+def test_where_the_optimizer_has_no_name_the_early_reader_is_doubted():
+    script = CLIPPED.replace("            loss.backward()\n            READ\n", "            backward(self, loss)\n")
+    clips = "def backward(trainer, loss):\n    loss.backward()\n    clipped(trainer.model, 0.1)\n"
+    (doubt,) = [d for d in port(script.replace("class Trainer", f"{clips}class Trainer")).doubts if d.danger == "high"]
+    assert doubt.name == "not-averaged" and "before they are averaged" in doubt.why
+
+
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        ("lambda g: g.clamp(-1, 1)", True),
+        ("lambda g: g / g.norm()", True),
+        ("lambda g: 0.1 * g", False),
+        ("lambda g: g * mask", False),
+    ],
+)
+def test_a_hook_that_clips_the_gradient_of_a_weight_is_doubted(hook, told):
+    hooked = f"mask = torch.ones(2, 6)\ntrainer.model.weight.register_hook({hook})\ntrainer.fit("
+    ported = port(CLIPPED.replace("READ", "pass").replace("trainer.fit(", hooked), Options(batch="global"))
+    assert bool([d for d in ported.doubts if "not the mean" in d.why]) is told

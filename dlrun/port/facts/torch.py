@@ -19,7 +19,7 @@ from dlrun.port.program.script import Script, calls_method, dotted, walk
 STEPS = {"step", "first_step", "second_step"}
 LOOPS = (cst.For, cst.While)
 _IN_PLACE = ("add_", "sub_", "copy_", "addcmul_", "addcdiv_")
-_CLIP = re.compile(r"clip_grad|clip_gradient|unscale_$|grad_norm")
+CLIPS = re.compile(r"clip_grad|clip_gradient|unscale_$|grad_norm")
 
 
 class Gradients:
@@ -153,7 +153,7 @@ class Gradients:
                     return True
             elif isinstance(n, cst.Call):
                 last = n.func.attr.value if isinstance(n.func, cst.Attribute) else dotted(n.func)
-                if _CLIP.search(last):
+                if CLIPS.search(last):
                     return True
                 functions = [f for f in self.flow.targets(n) if not self.script.inside(n, f)]
                 if any(map(self._reads_inside, functions)):
@@ -167,7 +167,7 @@ class Gradients:
             return False
         for n in inside:
             grad = isinstance(n, cst.Attribute) and n.attr.value == "grad"
-            if grad or (isinstance(n, cst.Name) and _CLIP.search(n.value)):
+            if grad or (isinstance(n, cst.Name) and CLIPS.search(n.value)):
                 return True
             called = self.flow.targets(n) if isinstance(n, cst.Call) and deep else ()
             if any(self._reads_inside(f, deep - 1) for f in called if f is not function):

@@ -68,6 +68,9 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         sampled=frozenset(facts.sampled),
         kind=facts.kinds.of,
         steps=frozenset([*(step.node for step in facts.steps), *(update for update, _ in facts.by_hand)]),
+        before={
+            n: s.before for s in facts.steps if s.closure is None for n in (s.before, facts.script.line_of(s.before))
+        },
         gradients=frozenset([*getattr(facts, "averages", ()), *getattr(facts, "clipped", ())]),
         cut=frozenset(_cut(facts)),
         alike=frozenset(call for feed in facts.feeds for call in feed.alike),

@@ -11,6 +11,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.torch import CLIPS
 from dlrun.port.placement import rules
 from dlrun.port.placement.fields import spelt
 from dlrun.port.placement.interpret import parts, sessions
@@ -107,6 +108,10 @@ class Libraries(Given):
         name = plain(name)
         row = rules.of_function(name)
         given = [*args, *keywords.values()]
+        if CLIPS.search(name):
+            self.gradients.read(node)
+        elif name == "torch.autograd.backward":
+            self.gradients.backward(node, self.apart)
         if self.shards.runs and row is Row.SAMPLES:
             return Value(ENTRY)
         if self.shards.runs and name.startswith("tensorflow.summary."):
@@ -496,6 +501,10 @@ class Libraries(Given):
         for ref in receiver.refs if numbers and self.loop is not None and not self.cadenced else ():
             for number in numbers if isinstance(ref, Obj) and ref.name.startswith(library) else ():
                 self.write((ref, number), Value(self.updates, scalar=True))
+        if name == "backward":
+            self.gradients.backward(node, self.apart)
+        elif CLIPS.search(name):
+            self.gradients.read(node)
         if name == "backward" and self.recording and self.loop is not None:
             self.losses[node] = self.content(receiver)
         if name == "backward" and not args:

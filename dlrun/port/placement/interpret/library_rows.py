@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import libcst as cst
 
+from dlrun.port.facts.torch import CLIPS
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret.calls import Calls
 from dlrun.port.placement.rules import DRAWING, Row
@@ -270,7 +271,8 @@ class LibraryRows(Calls):
         named = tuple((a.keyword.value, self.eval(a.value)) for a in node.args if a.keyword is not None)
         known = [Bound(r, ANY) if isinstance(r, Function) else r for r in refs if isinstance(r, (Function, Bound))]
         bound = [replace(b, given=(*b.given, *args[1:]), named=(*b.named, *named)) for b in known]
-        return Value(refs=frozenset(bound) or refs)
+        clips = not refs and args and CLIPS.search(args[0].name)
+        return Value(refs=frozenset(bound) or refs, name=args[0].name if clips else "")
 
     def _row_named_tuple(self, args: list[Value], node: cst.Call) -> Value:
         """Return the class that ``namedtuple("Row", "loss n")`` makes: as one that derives from ``NamedTuple``."""

@@ -11,6 +11,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import parts
+from dlrun.port.placement.interpret.local_gradients import LocalGradients
 from dlrun.port.placement.shards import Shards
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Bound, Class, Frame, Function, Location, Method, Obj, State
 from dlrun.port.placement.values import (
@@ -143,6 +144,7 @@ class Machine:
         self.tests: dict[cst.CSTNode, list[Tested]] = {}
         self.sharded: dict[cst.CSTNode, Frame] = {}  # the loops over shards that were run
         self.steered: dict[cst.BaseExpression, None] = {}  # what rates are set to in a loop over a shard
+        self.gradients = LocalGradients(shards.before)
         self.losses: dict[cst.Call, Place] = {}  # where gradients begin
         self.made_apart: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # formatted texts, by the tests they are under
         self.apart_at: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # statements that ranks run apart, by the tests
@@ -161,9 +163,9 @@ class Machine:
         self.filled_by_memory: dict[Obj, cst.Call] = {}  # the makers of arrays that begin with what the memory holds
         self.uninitialised: dict[Any, cst.Call] = {}  # exits that add such arrays up, likewise
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
+        self.left_serial: dict[cst.CSTNode, bool] = {}  # counts read behind the loop: whether they are reduced there
         self.extended: set[Obj] = set()  # lists that get several entries in an iteration
         self.compared: dict[cst.Comparison, bool] = {}  # of what is alike on all ranks: whether behind loops alone
-        self.left_serial: dict[cst.CSTNode, bool] = {}  # counts read behind the loop: whether they are reduced there
         self.serial_entries: set[cst.CSTNode] = set()  # counts in literals that the run before has met so
         self.iteration_numbers: dict[cst.BaseExpression, tuple[int, int | str] | None] = {}  # see ``iteration_numbers``
         self.begins: dict[Location, set[int]] = {}  # what a number is known to have been as a loop over a shard began

@@ -12,7 +12,7 @@ from dlrun.port.facts.taint import draws
 from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, walk
-from dlrun.port.steps.gradients import meeting, searches
+from dlrun.port.steps.gradients import meeting, read_early, searches
 from dlrun.port.steps.metrics import environments
 
 
@@ -38,9 +38,11 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         if (step.closure or step.before, step.what) in done:
             continue
         done.add((step.closure or step.before, step.what))
+        early = list(read_early.torch(facts, step))
+        yield from early
         if step.closure is not None:
             yield from _closure(facts, step)
-        else:
+        elif not any(isinstance(found, Edit) for found in early):
             why = "average before " + (
                 "the step" if step.before is script.statement_of(step.node) else "gradients are read"
             )
