@@ -183,7 +183,7 @@ class Exits(LibraryRows):
             return behind
         if place.kind in (Kind.RUN, Kind.EXTREME):
             if place.at != at and place.counts:
-                return value.at(COUNT)  # of iterations, when it was kept: last = step
+                return value.at(SAME if self.shards.parts else COUNT)  # of iterations, when it was kept: last = step
             if place.at != at:
                 return value.at(unknown(node, "it is computed from what this rank has added up so far", at))
             return self._reduce(node, at, value, before, found, place)
