@@ -348,3 +348,34 @@ Trainer([Recorder()]).fit()
 """
     ).text
     assert "self.callbacks[0].total = dl.total(self.callbacks[0].total" in text
+
+
+def test_the_best_of_objects_that_epochs_make_anew_is_not_brought_together_again():
+    text = port(
+        f"""{START}
+class Meter:
+    def __init__(self):
+        self.total, self.seen, self.losses = 0.0, 0, []
+    def add(self, loss, n):
+        self.total += loss * n
+        self.seen += n
+        self.losses.append(loss)
+best, kept = None, None
+for epoch in range(3):
+    meter, losses = Meter(), []
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        meter.add(loss.item(), len(x))
+        losses.append(loss.item())
+    if best is None or meter.total / meter.seen < best.total / best.seen:
+        best = meter
+    if kept is None or sum(losses) < sum(kept):
+        kept = losses
+    print(best.total, len(best.losses), sum(kept))
+"""
+    ).text
+    assert "meter.total, meter.seen = dl.total(meter.total, meter.seen)  # sums over all ranks' samples\n" in text
+    assert "meter.losses, losses = dl.gather(meter.losses, losses, over=loader)" in text

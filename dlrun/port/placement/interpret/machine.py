@@ -30,7 +30,7 @@ from dlrun.port.placement.values import (
     combine,
     join,
 )
-from dlrun.port.program.script import Script, children, walk
+from dlrun.port.program.script import Script, children, dotted, walk
 
 BUDGET = 150_000  # nodes that one run may evaluate
 DEPTH = 24  # calls within calls
@@ -304,6 +304,8 @@ class Machine:
         made = self._objects[key]
         if made in self._contained and kind in _CONTAINERS and self.loop is None:
             self._put_aside(made)
+        elif self.looping and self.loop is None and kind in (*_CONTAINERS, "instance") and made in self.keys:
+            self._put_aside(made, self._bound_by(site))
         if self.state is not None:
             for name in self.keys.get(made, ()):
                 self.state.pop((made, name), None)
@@ -326,14 +328,32 @@ class Machine:
         """Tell whether the fields of a class' objects cannot be set; see ``classes``."""
         raise NotImplementedError
 
-    def _put_aside(self, made: Obj) -> None:
-        """Let those that the place of ``made`` made before, and containers hold, be another object than the newest."""
-        self._contained.discard(made)
+    def _bound_by(self, site: cst.CSTNode) -> frozenset[str]:
+        """Return the names that are bound anew where ``site`` makes something: ``meter = Meter()``."""
+        line = self.script.statement_of(site)
+        return frozenset(dotted(t.target) for t in line.targets) if isinstance(line, cst.Assign) else frozenset()
+
+    def _is_bound(self, at: Location, bound: frozenset[str]) -> bool:
+        """Tell whether a location is one of the names that are ``bound``: a variable, or an attribute of ``self``."""
+        if isinstance(at[0], Frame):
+            return at[1] in bound
+        owner = (self.state or {}).get((self.frame, "self"))
+        return f"self.{at[1]}" in bound and owner is not None and at[0] in owner.refs
+
+    def _put_aside(self, made: Obj, bound: frozenset[str] | None = None) -> None:
+        """Let those that the place of ``made`` made before, and containers hold, be another object than the newest.
+
+        With names that are ``bound`` anew, those that other names hold: ``best`` of ``if meter < best: best = meter``.
+        """
         state = self.state or {}
+        if bound is None:
+            self._contained.discard(made)
         holders = [
             at
             for at, value in state.items()
-            if at[1] in (REST, GROWN) and (made in value.refs or any(made in i.refs for i in value.items or ()))
+            if (at[1] in (REST, GROWN)) is (bound is None)
+            and (made in value.refs or any(made in i.refs for i in value.items or ()))
+            and not (bound is not None and (at[0] is made or self._is_bound(at, bound)))
         ]
         if not holders:
             return
