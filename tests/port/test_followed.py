@@ -410,3 +410,31 @@ for epoch in range(2):
     )
     assert written in ported.text
     assert ("seen = dl.total(" in ported.text or "total, seen = dl.total(" in ported.text) is ("seen" in behind)
+
+
+def test_what_corrects_a_young_average_follows_the_serial_steps():
+    text = port(
+        f"""{HEAD}
+class Smooth:
+    def __init__(self, beta):
+        self.beta, self.mean, self.steps = beta, 0.0, 0
+    def __call__(self, new):
+        self.steps += 1
+        self.mean = self.beta * self.mean + (1 - self.beta) * new
+        return self.mean / (1 - self.beta**self.steps)
+net = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+smooth, mean = Smooth(0.9), 0.0
+for epoch in range(2):
+    for i, (x, y) in enumerate(DataLoader(data, 4, shuffle=True)):
+        loss = (net(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        mean = 0.9 * mean + 0.1 * loss.item()
+        seen = smooth(loss.item())
+    print(seen, mean / (1 - 0.9 ** (i + 1)))
+"""
+    ).text
+    assert "return self.mean / (1 - self.beta**dl.serial_steps(self.steps))" in text
+    assert "print(seen, mean / (1 - 0.9 ** dl.serial_steps(i + 1)))" in text
