@@ -178,3 +178,26 @@ def test_a_hook_that_clips_the_gradient_of_a_weight_is_doubted(hook, told):
     hooked = f"mask = torch.ones(2, 6)\ntrainer.model.weight.register_hook({hook})\ntrainer.fit("
     ported = port(CLIPPED.replace("READ", "pass").replace("trainer.fit(", hooked), Options(batch="global"))
     assert bool([d for d in ported.doubts if "not the mean" in d.why]) is told
+
+
+@pytest.mark.parametrize(
+    ("update", "written"),
+    [
+        ("opt.zero_grad(), loss.backward(), opt.step()", "loss.backward(), (dl.gradients(opt), opt.step())[1]"),
+        (
+            "loss.backward(), clip(model), opt.step()",
+            "loss.backward(), (dl.gradients(opt), clip(model))[1], opt.step()",
+        ),
+        ("loss.backward() or opt.step()", "loss.backward() or (dl.gradients(opt), opt.step())[1]"),
+        ("loss.backward(); clip(model), opt.step()", "loss.backward(); dl.gradients(opt); clip(model), opt.step()"),
+    ],
+)
+def test_so_they_are_within_a_statement_that_makes_them(update, written):
+    text = port(f"""{HIDDEN.partition("class Clip")[0]}
+model, opt = made()
+for x, y in loader:
+    loss = nn.functional.cross_entropy(model(x), y)
+    {update}
+    opt.zero_grad()
+""").text
+    assert written in text and text.count("dl.gradients(") == 1

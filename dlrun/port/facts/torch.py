@@ -246,7 +246,7 @@ class Gradients:
             further = [] if closure else places(self, call, optimizer)
             kept = [] if closure else [(b, self.script.code(optimizer)) for b in taken_apart(self, call, optimizer)]
             at = [*(pair for pair in kept if pair[0] is not before), *(further or [(before, what)])]
-            found.extend(Step(call, optimizer, w, b, closure) for b, w in at)
+            found.extend(Step(call, optimizer, w, b, closure, self._within(call, b)) for b, w in at)
         done: set[cst.CSTNode] = set()
         for update in self.updates:
             what, outer = self.owner(update)
@@ -255,6 +255,24 @@ class Gradients:
                 done.add(before)
                 found.append(Step(update, None, what, before))
         return tuple(found)
+
+    def _within(self, call: cst.Call, before: cst.CSTNode) -> cst.BaseExpression | None:
+        """Return what reads gradients that its statement makes: ``opt.step()`` of ``loss.backward(), opt.step()``."""
+        if before is not self.script.statement_of(call) or not isinstance(before, cst.BaseSmallStatement):
+            return None
+        if not any(n in self.backwards for n in walk(before) if isinstance(n, cst.Call)):
+            return None
+        row = next((up for up in self.script.above(call) if isinstance(up, (cst.Tuple, cst.List))), None)
+        elements = [element.value for element in row.elements] if row is not None else [call]
+        at = next(i for i, element in enumerate(elements) if self.script.inside(call, element))
+        if self.runs_backward(elements[at]):
+            return call
+        first = elements[at]
+        for element in reversed(elements[:at]):
+            if self.runs_backward(element):
+                break
+            first = element if self.reads_grad(element) else first
+        return first
 
     def by_hand(self) -> tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...]:
         """Return the updates without an optimizer, each with the rates that it takes gradients off at."""

@@ -68,9 +68,7 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         sampled=frozenset(facts.sampled),
         kind=facts.kinds.of,
         steps=frozenset([*(step.node for step in facts.steps), *(update for update, _ in facts.by_hand)]),
-        before={
-            n: s.before for s in facts.steps if s.closure is None for n in (s.before, facts.script.line_of(s.before))
-        },
+        before=dict(_averaged_at(facts)),
         gradients=frozenset([*getattr(facts, "averages", ()), *getattr(facts, "clipped", ())]),
         cut=frozenset(_cut(facts)),
         alike=frozenset(call for feed in facts.feeds for call in feed.alike),
@@ -86,6 +84,14 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         parts=facts.keeps_steps,
         episodes=facts.episodes,
     )
+
+
+def _averaged_at(facts: Facts) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
+    """Yield where gradients are averaged before they are read: statements, or expressions in them, and lines."""
+    for step in facts.steps:
+        if step.closure is None:
+            place = step.within or step.before
+            yield from ((node, place) for node in (place, facts.script.line_of(place)))
 
 
 def _cut(facts: Facts) -> Iterator[cst.CSTNode]:

@@ -54,6 +54,7 @@ class Expressions(Machine):
         """Return what ``node`` is, and note it."""
         self.spend(node)
         self.updated = self.updated or node in self.shards.steps
+        self.gradients.statement(node)
         method = getattr(self, f"_{type(node).__name__}", None)
         if self.state is None:
             return ANY

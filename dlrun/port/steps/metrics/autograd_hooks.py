@@ -22,6 +22,7 @@ _LINEAR = (  # the mean of what they make of gradients is what they make of the 
     *("clone", "detach", "to", "float", "double", "half", "mul", "mul_", "div", "div_", "neg", "contiguous", "view"),
     *("reshape", "masked_fill", "masked_fill_", "zeros_like", "zero_", "where", "t", "transpose"),
 )
+_KEEPS = ("append", "extend", "add", "update", "print", "info", "debug", "put")
 _ALIKE = ("requires_grad_", "resize_as_", "detach_", "zero_")
 
 
@@ -97,7 +98,8 @@ def _bends(function: cst.Lambda | cst.FunctionDef) -> bool:
         if isinstance(node, cst.Assign) and made & names_in(node.value):
             made |= {t.target.value for t in node.targets if isinstance(t.target, cst.Name)}
     if isinstance(function, cst.Lambda):
-        changed = body
+        kept = isinstance(function.body, cst.Call) and _called(function.body) in _KEEPS  # which returns nothing
+        changed = [] if kept else body
     else:
         ends = [n.value for n in body if isinstance(n, cst.Return) and n.value is not None]
         in_place = [n for n in body if isinstance(n, cst.Call) and _IN_PLACE.search(_called(n))]
