@@ -201,3 +201,44 @@ for x, y in loader:
     opt.zero_grad()
 """).text
     assert written in text and text.count("dl.gradients(") == 1
+
+
+FISHER = f"""{HIDDEN.partition("class Clip")[0]}
+model, opt = made()
+fisher = [torch.zeros_like(p) for p in model.parameters()]
+for x, y in loader:
+    model.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    for total, p in zip(fisher, model.parameters()):
+        total += p.grad ** 2
+for x, y in loader:
+    loss = nn.functional.cross_entropy(model(x), y) + sum((f * p**2).sum() for f, p in zip(fisher, model.parameters()))
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_gradients_that_no_update_averages_are_those_of_an_iteration():
+    ported = port(FISHER)
+    assert "    each_fisher[...] = dl.total(each_fisher)  # sums" in ported.text
+    assert ported.text.count("dl.gradients(") == 1 and not ported.doubts
+    (doubt,) = [d for d in port(FISHER, Options(batch="global")).doubts if d.danger == "high"]
+    assert "which no update here averages" in doubt.why
+
+
+def test_gradients_that_are_divided_by_what_a_rank_has_of_the_batches_are_doubted():
+    window = """
+seen = 0
+for x, y in loader:
+    nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
+    seen += len(y)
+    if seen >= 36:
+        for p in model.parameters():
+            p.grad /= seen
+        opt.step()
+        opt.zero_grad()
+        seen = 0
+"""
+    found = port(FISHER.partition("fisher =")[0] + window, Options(batch="global")).doubts
+    assert [d.write for d in found if d.name == "loss-scale"] == ["dl.total(seen)"]

@@ -34,7 +34,8 @@ class Shards:
     ``ramped`` are those by which edits let something change as much an epoch as in the serial script.
     ``lengths`` are the calls of ``len()`` that count a rank's batches; ``sampled`` draw samples at random for a step.
     ``kind`` tells what an expression is: module, optimizer, ...; ``steps`` are the updates, ``gradients`` those that
-    become those of all ranks where they are made; ``before`` has the statements before which gradients are averaged.
+    become those of all ranks where they are made; ``before`` has the statements before which gradients are averaged,
+    ``unaveraged`` what reads gradients that nothing averages: those of a serial iteration.
     ``whole`` are those of ``made`` that are sharded in whole batches of the serial script, for evaluations;
     ``turns`` the tests by which those of them are so that are trained on, too: where the test does not hold.
 
@@ -69,6 +70,7 @@ class Shards:
     whole: frozenset[cst.CSTNode] = frozenset()
     turns: dict[cst.CSTNode, cst.BaseExpression] = field(default_factory=dict)
     before: dict[cst.CSTNode, cst.CSTNode] = field(default_factory=dict)
+    unaveraged: frozenset[cst.CSTNode] = frozenset()
     gradients: frozenset[cst.CSTNode] = frozenset()
     cut: frozenset[cst.CSTNode] = frozenset()
     sliced: dict[cst.CSTNode, tuple[str, ...]] = field(default_factory=dict)

@@ -169,6 +169,7 @@ class Steered:
         """
         for node in self.script.nodes:
             for value in _changing(self.facts, node):
+                yield from self._of_a_part(value)
                 if self._serial(value) or not self.trained(value):
                     continue
                 self.shown.lost, self.shown.sink = [], None
@@ -182,6 +183,16 @@ class Steered:
                         yield Doubt(number, f"{name} is local: {_WEIGHTS}", "high", write)
                     elif number not in self.cuts:
                         yield self._averaged(number, _WEIGHTS)
+
+    def _of_a_part(self, value: cst.BaseExpression) -> Iterator[Doubt]:
+        """Yield a doubt where gradients are scaled by how much of the batches this rank has: ``p.grad /= seen``."""
+        runs = [v.place for v in self.run.seen.get(value, ()) if v.place.kind is Kind.RUN and not v.place.uniform]
+        if self.run.shards.parts and runs and not self.run.shards.episodes:
+            name = self.script.code(value)
+            why = (
+                f"{name} is of this rank's parts of the batches: it scales gradients, or weights, that are of all ranks"
+            )
+            yield Doubt(value, why, "high", f"{self.facts.alias}.total({name})", name="loss-scale")
 
 
 def _changing(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:

@@ -90,6 +90,7 @@ class Exits(LibraryRows):
         """Return the state behind a loop over a shard: what it has written is serial now, or unknown."""
         state = dict(out)
         self.state = state
+        self.gradients.loop_ends()
         touched = [at for at in out if at not in base or out[at] is not base[at]]
         self._last_places = {at: out[at].place for at in touched}
         found = paths(self, self.frame, base)

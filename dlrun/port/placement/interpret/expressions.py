@@ -69,6 +69,8 @@ class Expressions(Machine):
             value = Value(COUNT, scalar=True, name="length")
         elif node in self.shards.gradients:
             value = Value(SAME)
+        elif node in self.shards.unaveraged:
+            value = Value(ENTRY)
         elif node in self.shards.annealed and value.pending and value.place.kind is Kind.SAME:
             self.left_serial.setdefault(node, True)  # what the loop before it has counted is reduced behind that
         elif node in self.shards.counted:

@@ -14,7 +14,8 @@ class LocalGradients:
     """Notes, in the order of the run, which backward passes made gradients that something reads while they are local.
 
     ``early`` has, by the statement that averages, the first read before it; ``made`` the backward passes whose
-    gradients it averages. ``apart`` are those that ranks may run more or less often than others.
+    gradients it averages. ``apart`` are those that ranks may run more or less often than others. ``left`` has what reads
+    gradients that no statement of their loop averages: of a Fisher matrix, say.
     """
 
     def __init__(self, averaged: Mapping[cst.CSTNode, cst.CSTNode]) -> None:
@@ -23,8 +24,9 @@ class LocalGradients:
         self.early: dict[cst.CSTNode, cst.CSTNode] = {}
         self.made: dict[cst.CSTNode, dict[cst.Call, None]] = {}
         self.apart: set[cst.Call] = set()
+        self.left: dict[cst.CSTNode, None] = {}
         self._fresh: dict[cst.Call, None] = {}
-        self._read: cst.CSTNode | None = None
+        self._reads: dict[cst.CSTNode, None] = {}
 
     def backward(self, call: cst.Call, apart: bool) -> None:
         """Note that ``call`` makes gradients of this rank's samples; what was read of earlier ones counts, too."""
@@ -34,8 +36,13 @@ class LocalGradients:
 
     def read(self, node: cst.CSTNode) -> None:
         """Note that ``node`` reads gradients."""
-        if self._fresh and self._read is None:
-            self._read = node
+        if self._fresh:
+            self._reads[node] = None
+
+    def loop_ends(self) -> None:
+        """Note that a loop over a shard ends: what its iterations have made is not averaged behind it."""
+        self.left.update(self._reads)
+        self._fresh, self._reads = {}, {}
 
     def statement(self, node: cst.CSTNode) -> None:
         """Note that ``node`` is run next: where gradients are averaged before it, they are local no longer."""
@@ -43,9 +50,9 @@ class LocalGradients:
         if before is None:
             return
         self.made.setdefault(before, {}).update(self._fresh)
-        if self._read is not None:
-            self.early.setdefault(before, self._read)
-        self._fresh, self._read = {}, None
+        if self._reads:
+            self.early.setdefault(before, next(iter(self._reads)))
+        self._fresh, self._reads = {}, {}
 
 
 def leaves_them(node: cst.Attribute, parent: cst.CSTNode | None) -> bool:

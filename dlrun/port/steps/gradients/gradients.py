@@ -55,6 +55,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 f"{step.what}: {why}",
                 before=statements("torch/gradients", dl=facts.alias, what=step.what),
             )
+    yield from read_early.never_averaged(facts)
     yield from searches.torch(facts)
     yield from meeting.doubts(facts)
 

@@ -57,6 +57,23 @@ def torch(facts: Facts, step: Step) -> Iterator[Edit | Doubt]:
     )
 
 
+def never_averaged(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt about what reads gradients of a rank's part of a batch that no update averages.
+
+    With a batch of its own each rank's are those of an iteration of the serial script.
+    """
+    from dlrun.port.placement.torch import interpreted
+
+    for read in list(interpreted(facts).gradients.left)[:1] if facts.keeps_steps else ():
+        code = facts.script.code(read)
+        yield Doubt(
+            read,
+            f"{code}: gradients of a rank's part of each batch, which no update here averages",
+            "high",
+            f"{facts.alias}.gradients(model) behind the backward pass, once all ranks have the same model",
+        )
+
+
 def _is_known_at(facts: Facts, step: Step, call: cst.Call) -> bool:
     """Tell whether what owns the gradients of ``step`` is called the same where ``call`` makes them."""
     script = facts.script
