@@ -104,6 +104,10 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from steered
     yield from () if steered else read.weighed()
     yield from _coupled(facts, run)
+    for node in list(run.by_samples)[:1]:
+        why = "the gradient, by samples, of a mean over a rank's part of the batch: n times that of the serial mean"
+        write = "port with --batch local, or take the gradient of a sum: torch.autograd.grad(out.sum(), x)"
+        yield Doubt(node, why, "high", write, name="loss-scale")
     yield from throughput(facts, run)
     yield from _smoothed(facts, run)
     if not hasattr(facts, "style"):  # with a tape annealing does so

@@ -112,6 +112,8 @@ class Libraries(Given):
             self.gradients.read(node)
         elif name == "torch.autograd.backward":
             self.gradients.backward(node, self.apart)
+        elif name == "torch.autograd.grad" and "create_graph" in keywords and self._by_samples(args):
+            self.by_samples[node] = None
         if self.shards.runs and row is Row.SAMPLES:
             return Value(ENTRY)
         if self.shards.runs and name.startswith("tensorflow.summary."):
@@ -321,6 +323,13 @@ class Libraries(Given):
         if self.cadenced and len(given) == 2 and self.force(given[at], mean).place == SAME:
             return run if run.place == SAME else run.at(Place(Kind.RUN, run.place.at, frozenset({"fires"})))
         return Value(unknown(node, "it is the extreme of means over what this rank has kept so far"), scalar=True)
+
+    def _by_samples(self, args: list[Value]) -> bool:
+        """Tell whether these are a mean over a part of a batch, and its samples: each gradient is n times the serial."""
+        if not self.shards.parts or len(args) < 2 or not args[0].scalar:
+            return False
+        of, by = map(self.content, args[:2])
+        return of.kind is Kind.ENTRY and "summed" not in of.adds and by.kind is Kind.ENTRY
 
     def _method_call(self, method: Method, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         receiver, name = method.receiver, method.name

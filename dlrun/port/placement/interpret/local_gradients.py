@@ -14,8 +14,8 @@ class LocalGradients:
     """Notes, in the order of the run, which backward passes made gradients that something reads while they are local.
 
     ``early`` has, by the statement that averages, the first read before it; ``made`` the backward passes whose
-    gradients it averages. ``apart`` are those that ranks may run more or less often than others. ``left`` has what reads
-    gradients that no statement of their loop averages: of a Fisher matrix, say.
+    gradients it averages. ``apart`` are those that ranks may run more or less often than others. ``left`` has what
+    reads gradients that no statement of their loop averages: of a Fisher matrix, say.
     """
 
     def __init__(self, averaged: Mapping[cst.CSTNode, cst.CSTNode]) -> None:

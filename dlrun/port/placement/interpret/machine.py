@@ -145,6 +145,7 @@ class Machine:
         self.sharded: dict[cst.CSTNode, Frame] = {}  # the loops over shards that were run
         self.steered: dict[cst.BaseExpression, None] = {}  # what rates are set to in a loop over a shard
         self.gradients = LocalGradients(shards.before)
+        self.by_samples: dict[cst.CSTNode, None] = {}  # gradients, by samples, of means over a part of the batch
         self.losses: dict[cst.Call, Place] = {}  # where gradients begin
         self.made_apart: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # formatted texts, by the tests they are under
         self.apart_at: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # statements that ranks run apart, by the tests
