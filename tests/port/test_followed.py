@@ -438,3 +438,36 @@ for epoch in range(2):
     ).text
     assert "return self.mean / (1 - self.beta**dl.serial_steps(self.steps))" in text
     assert "print(seen, mean / (1 - 0.9 ** dl.serial_steps(i + 1)))" in text
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_epochs_that_are_counted_where_a_loader_ends_are_those_of_the_serial_script(asks):
+    takes = (
+        "batch = next(it, None)\n    if batch is None:"
+        if asks
+        else "try:\n        x, y = next(it)\n    except StopIteration:"
+    )
+    text = port(
+        f"""{HEAD}
+net = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+loader = DataLoader(data, 4, shuffle=True)
+it, epoch, seen, total = iter(loader), 0, 0, 0.0
+while epoch < 2:
+    {takes}
+        print(epoch, seen, total / seen)
+        it = iter(loader)
+        epoch += 1
+        seen, total = 0, 0.0
+        continue
+    {"x, y = batch" if asks else "pass"}
+    loss = (net(x) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    total += loss.item()
+    seen += 1
+"""
+    ).text
+    assert "while epoch < 2:" in text
+    assert "print(epoch, dl.serial_steps(seen), dl.total(total) / dl.serial_steps(seen))" in text

@@ -325,7 +325,7 @@ class Libraries(Given):
         return Value(unknown(node, "it is the extreme of means over what this rank has kept so far"), scalar=True)
 
     def _by_samples(self, args: list[Value]) -> bool:
-        """Tell whether these are a mean over a part of a batch, and its samples: each gradient is n times the serial."""
+        """Tell whether these are a mean over a part of a batch, and its samples: gradients are n times the serial."""
         if not self.shards.parts or len(args) < 2 or not args[0].scalar:
             return False
         of, by = map(self.content, args[:2])
@@ -701,7 +701,7 @@ class Libraries(Given):
                         self.note(part, self._held_in(value, place))
             curve = row in (Row.CURVE, Row.AT_STEP)
             self.sinks.setdefault(node, []).append(
-                Sink(node, shows, loop, (*self.diverged, *inner), kept, curve, tuple(self.paces))
+                Sink(node, shows, loop, (*self.diverged, *inner), kept, curve, tuple(self.paces), self.ended > 0)
             )
 
     def _filled(self, array: Value, given: list[Value]) -> Value:

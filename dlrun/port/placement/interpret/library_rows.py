@@ -27,6 +27,7 @@ from dlrun.port.placement.values import (
     CLOCK,
     ENTRY,
     NOTHING,
+    OR_END,
     SAME,
     WRAPPED,
     Kind,
@@ -178,6 +179,8 @@ class LibraryRows(Calls):
         if args and (own := self.dunder(args[0], "__next__", [], node)) is not None:
             return own
         value = self.iterate(node, args[0]) if args else ANY
+        if len(args) == 2 and args[1].const is None and args[0].place.kind is Kind.SHARD:
+            return replace(value, name=OR_END)
         return value if value.items is None or args[0].name != "parallel" else Value(items=value.items)
 
     def _row_property(self, args: list[Value], node: cst.Call) -> Value:

@@ -90,6 +90,7 @@ class Sink:
     kept: bool = False
     curve: bool = False  # whether it shows at numbers of steps, which are the serial ones in all iterations
     paces: tuple[cst.BaseExpression, ...] = ()
+    ended: bool = False  # whether it is where a shard has ended, as often as in the serial script
 
 
 @dataclass(frozen=True)

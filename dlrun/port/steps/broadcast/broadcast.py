@@ -43,7 +43,7 @@ def _evaluated_first(facts: Facts) -> Iterator[Edit]:
     """Begin alike before loops over shards, too, that stand before the training: an evaluation of what is untrained."""
     from dlrun.port.placement.torch import interpreted
 
-    sharded = list(interpreted(facts).sharded)
+    sharded = [loop for loop in interpreted(facts).sharded if loop not in facts.loops]
     for top in facts.tops:
         block = facts.script.block(top.loop)
         before = block[: block.index(top.loop)] if top.loop in block else []
