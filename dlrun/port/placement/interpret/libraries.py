@@ -70,6 +70,7 @@ MADE_BY = "builtins.object.__new__"
 _UNBOUND = ("builtins.dict.", "builtins.list.", "builtins.set.", "collections.OrderedDict.")
 _HANDS_OUT = (None, Row.ENTRIES, Row.PAIRED, Row.GET)
 _PICKS = ("builtins.max", "builtins.min", "random.choice")
+_FEW = ("heapq.nsmallest", "heapq.nlargest")
 _OF_ANY_ORDER = ("builtins.sorted", "builtins.set", "builtins.frozenset", "collections.Counter")
 _TRUTHS = ("builtins.any", "builtins.all", "builtins.bool")
 _ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "builtins.round", "builtins.abs")
@@ -140,6 +141,8 @@ class Libraries(Given):
             return self._method_call(Method(args[0], name.rpartition(".")[2]), args[1:], keywords, node)
         if row in (Row.REPLACE, Row.AS_DICT) and args:
             return self._fields_in(row, args[0], keywords, node)
+        if name in _FEW and len(args) > 1 and self.grown(args[1]) and self.loop is not None:
+            return Value(self.content(args[1]), refs=args[1].refs, name="cut")
         if name == "builtins.map" and len(args) > 1:
             return self._mapped(args, node)
         if name == "builtins.filter" and len(args) == 2 and (objects := self.objects_of(args[1:], node)) is not None:
@@ -391,6 +394,9 @@ class Libraries(Given):
             return Value(refs=frozenset([self.new("foreign", node, name=".get_layer"), *self.layers()]))
         if _maker(receiver) == "tensorflow.TensorArray" and name in _FILLS_ARRAY:
             return self._filled(receiver, args[-1:])
+        if name == "remove" and any(isinstance(ref, Obj) and ref.kind == "list" for ref in receiver.refs):
+            self.trim(receiver)
+            return ANY
         board = rules.of_object(_maker(receiver)) is Row.SHOWS
         alone = isinstance(self.script.parents.get(node), cst.Expr)
         box = row is Row.SHOWS and _maker(receiver) in _TEXT_BOXES
