@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.numbers.computed import reaching
 from dlrun.port.facts.taint import Taint, differentiable, leads_back, plain_numbers
-from dlrun.port.facts.updates.rates import is_group
+from dlrun.port.facts.updates.rates import is_group, set_in_group
 from dlrun.port.insert import expression
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.shown import Shown
@@ -206,6 +206,8 @@ def _changing(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
             while isinstance(target, cst.Call) and isinstance(target.func, cst.Attribute):  # p.mul_(a).add_(b)
                 target = target.func.value
             yield from (arg.value for arg in args) if is_weight(facts, target) else ()
+        case cst.Call(func=cst.Attribute(attr=cst.Name("update"))) if (rate := set_in_group(facts, node)) is not None:
+            yield rate
         case cst.Call(args=[_, cst.Arg(value=value), *_]) if dotted(node.func).rsplit(".", 1)[-1] in _CLIPS:
             yield value
 
