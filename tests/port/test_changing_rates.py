@@ -241,3 +241,26 @@ def test_a_rate_that_such_a_dict_changes_at_every_batch_is_doubted() -> None:
     sets = "opt.param_groups[0].update(lr=0.99 * opt.param_groups[0]['lr'])"
     (doubt,) = [d for d in port(UPDATED.replace("SETS", sets)).doubts if d.danger == "high"]
     assert "at every batch" in doubt.why
+
+
+@pytest.mark.parametrize(
+    ("made", "written"),
+    [
+        (
+            "warm = 60\ntotal = 3600\nrates = SequentialLR(opt, [LinearLR(opt, 0.1, 1.0, warm), "
+            "CosineAnnealingLR(opt, total - warm)], [warm])",
+            "CosineAnnealingLR(opt, dl.steps(total) - warm)",
+        ),
+        (
+            "rates = CosineAnnealingLR(opt, len(loader) * 3 - 60)",
+            "CosineAnnealingLR(opt, len(loader) * 3 - dl.steps(60))",
+        ),
+        ("rates = CosineAnnealingLR(opt, len(loader) * 3 - 1)", "CosineAnnealingLR(opt, len(loader) * 3 - 1)"),
+        ("rates = CosineAnnealingLR(opt, 3600 - 60)", "CosineAnnealingLR(opt, dl.steps(3600 - 60))"),
+    ],
+)
+def test_serial_steps_beside_those_of_a_rank_are_divided(made, written) -> None:
+    script = UPDATED.replace("SETS", "rates.step()").replace("DataLoader(data, batch_size=8, shuffle=True):", "loader:")
+    head = "from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR\n"
+    loader = "loader = DataLoader(data, batch_size=8, shuffle=True)\n"
+    assert written in port(head + script.replace("step = 0\n", f"step = 0\n{loader}{made}\n")).text
