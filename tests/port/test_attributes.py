@@ -306,3 +306,76 @@ for epoch in range(3):
     text = port(script, path=tmp_path / "train.py").text
     assert "    log.total = dl.total(log.total)" in text
     assert "    log.losses = dl.gather(log.losses, since=losses_before, over=loader)" in text
+
+
+@pytest.mark.parametrize("base", ["ABC", "Protocol", "unseen.Base"])
+def test_an_abstract_callback_that_asks_its_trainer_for_what_it_lacks_keeps_numbers_of_all_ranks(base):
+    text = port(
+        f"""import unseen
+from abc import ABC
+from typing import Protocol
+{START}
+class Callback({base}):
+    owner = None
+    def __getattr__(self, name):
+        return getattr(self.owner, name)
+class Recorder(Callback):
+    def before_epoch(self):
+        self.total = 0.0
+    def after_loss(self):
+        self.total += self.loss.item()
+    def after_epoch(self):
+        print(self.total)
+class Trainer:
+    def __init__(self, callbacks):
+        self.callbacks = callbacks
+        for callback in self.callbacks:
+            callback.owner = self
+    def __call__(self, name):
+        for callback in self.callbacks:
+            getattr(callback, name)()
+    def fit(self):
+        for epoch in range(3):
+            self("before_epoch")
+            for x, y in loader:
+                self.loss = criterion(model(x), y)
+                opt.zero_grad()
+                self.loss.backward()
+                opt.step()
+                self("after_loss")
+            self("after_epoch")
+Trainer([Recorder()]).fit()
+"""
+    ).text
+    assert "self.callbacks[0].total = dl.total(self.callbacks[0].total" in text
+
+
+def test_the_best_of_objects_that_epochs_make_anew_is_not_brought_together_again():
+    text = port(
+        f"""{START}
+class Meter:
+    def __init__(self):
+        self.total, self.seen, self.losses = 0.0, 0, []
+    def add(self, loss, n):
+        self.total += loss * n
+        self.seen += n
+        self.losses.append(loss)
+best, kept = None, None
+for epoch in range(3):
+    meter, losses = Meter(), []
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        meter.add(loss.item(), len(x))
+        losses.append(loss.item())
+    if best is None or meter.total / meter.seen < best.total / best.seen:
+        best = meter
+    if kept is None or sum(losses) < sum(kept):
+        kept = losses
+    print(best.total, len(best.losses), sum(kept))
+"""
+    ).text
+    assert "meter.total, meter.seen = dl.total(meter.total, meter.seen)  # sums over all ranks' samples\n" in text
+    assert "meter.losses, losses = dl.gather(meter.losses, losses, over=loader)" in text

@@ -197,3 +197,70 @@ def test_a_young_moving_average_is_divided_by_what_it_has_forgotten(taped) -> No
     text = port(source).text
     assert "smooth = dl.compound(0.9) * smooth + " in text
     assert "(1 - 0.9 ** dl.serial_steps(i + 1))" in text
+
+
+UPDATED = """import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def adjust(opt, step):
+    rate = 0.1 * 0.5 ** (step // 100)
+    for group in opt.param_groups:
+        group.update(lr=rate)
+step = 0
+for epoch in range(3):
+    for x, y in DataLoader(data, batch_size=8, shuffle=True):
+        loss = (model(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        step += 1
+        SETS
+"""
+
+
+@pytest.mark.parametrize(
+    ("sets", "written"),
+    [
+        ("adjust(opt, step)", "adjust(opt, dl.serial_steps(step))"),
+        ("adjust(opt, step)", "rate = dl.lr_scale(0.1 * 0.5 ** (step // 100))"),
+        (
+            "opt.param_groups[0].update({'lr': 0.1 / (1 + step)})",
+            "update({'lr': dl.lr_scale(0.1 / (1 + dl.serial_steps(step)))})",
+        ),
+        ("opt.param_groups[0] |= {'lr': 0.1 * 0.5**epoch}", "|= {'lr': dl.lr_scale(0.1 * 0.5**epoch)}"),
+        ("opt.param_groups[0].update(lr=0.1 * loss.item())", "update(lr=dl.average(dl.lr_scale(0.1 * loss.item())))"),
+    ],
+)
+def test_a_rate_that_the_dict_of_a_group_is_given_is_set(sets, written) -> None:
+    ported = port(UPDATED.replace("SETS", sets))
+    assert written in ported.text and not [d for d in ported.doubts if d.danger == "high"]
+
+
+def test_a_rate_that_such_a_dict_changes_at_every_batch_is_doubted() -> None:
+    sets = "opt.param_groups[0].update(lr=0.99 * opt.param_groups[0]['lr'])"
+    (doubt,) = [d for d in port(UPDATED.replace("SETS", sets)).doubts if d.danger == "high"]
+    assert "at every batch" in doubt.why
+
+
+@pytest.mark.parametrize(
+    ("made", "written"),
+    [
+        (
+            "warm = 60\ntotal = 3600\nrates = SequentialLR(opt, [LinearLR(opt, 0.1, 1.0, warm), "
+            "CosineAnnealingLR(opt, total - warm)], [warm])",
+            "CosineAnnealingLR(opt, dl.steps(total) - warm)",
+        ),
+        (
+            "rates = CosineAnnealingLR(opt, len(loader) * 3 - 60)",
+            "CosineAnnealingLR(opt, len(loader) * 3 - dl.steps(60))",
+        ),
+        ("rates = CosineAnnealingLR(opt, len(loader) * 3 - 1)", "CosineAnnealingLR(opt, len(loader) * 3 - 1)"),
+        ("rates = CosineAnnealingLR(opt, 3600 - 60)", "CosineAnnealingLR(opt, dl.steps(3600 - 60))"),
+    ],
+)
+def test_serial_steps_beside_those_of_a_rank_are_divided(made, written) -> None:
+    script = UPDATED.replace("SETS", "rates.step()").replace("DataLoader(data, batch_size=8, shuffle=True):", "loader:")
+    head = "from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR\n"
+    loader = "loader = DataLoader(data, batch_size=8, shuffle=True)\n"
+    assert written in port(head + script.replace("step = 0\n", f"step = 0\n{loader}{made}\n")).text

@@ -128,3 +128,23 @@ def test_a_loss_that_is_made_of_means_over_a_part_of_the_batch_is_doubted(loss) 
 )
 def test_a_loss_of_single_samples_is_none_of_means(loss) -> None:
     assert not port(RELATIVE.replace("LOSS", loss), Options(batch="global")).doubts
+
+
+@pytest.mark.parametrize(("of", "told"), [("loss", True), ("model(x).sum()", False)])
+def test_a_penalty_on_the_gradient_of_a_mean_by_samples_is_doubted_where_ranks_have_parts(of, told):
+    script = f"""import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(data, 8, shuffle=True):
+    x.requires_grad_(True)
+    loss = (model(x) - y).pow(2).mean()
+    slope = torch.autograd.grad({of}, x, create_graph=True)[0]
+    opt.zero_grad()
+    (loss + slope.norm(dim=1).mean()).backward()
+    opt.step()
+"""
+    for batch in ("global", "local"):
+        found = [d for d in port(script, Options(batch=batch)).doubts if "by samples" in d.why]
+        assert bool(found) is (told and batch == "global")

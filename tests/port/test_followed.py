@@ -379,3 +379,95 @@ def test_weights_of_parts_of_a_loss_follow_the_serial_steps_in_a_loop_over_the_p
 def test_weights_that_a_library_out_of_sight_makes_of_the_steps_are_told(fade):
     source = "import fading\n" + HEAD + FADED.replace("fades[name](step)", f"{fade}(step)")
     assert [d.why for d in port(source).doubts if d.danger == "high" and "weighs the loss by the steps" in d.why]
+
+
+@pytest.mark.parametrize(
+    ("behind", "written"),
+    [
+        ("weight = weight * 1.1 if total / seen > 0.2 else weight * 0.9", "if total / seen > 0.2 else"),
+        ("weight = min(1.0, 0.01 * seen)", "weight = min(1.0, 0.01 * seen)"),
+        ("weight = min(1.0, steps / 100)", "weight = min(1.0, dl.serial_steps(steps) / 100)"),
+    ],
+)
+def test_a_count_by_which_a_weight_changes_behind_the_loop_is_made_serial_once(behind, written):
+    ported = port(
+        f"""{HEAD}
+net = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+weight, steps = 1.0, 0
+for epoch in range(2):
+    total, seen = 0.0, 0
+    for x, y in DataLoader(data, 4, shuffle=True):
+        loss = (net(x) - y).pow(2).mean() + weight * net(x).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+        seen += 1
+        steps += 1
+    {behind}
+"""
+    )
+    assert written in ported.text
+    assert ("seen = dl.total(" in ported.text or "total, seen = dl.total(" in ported.text) is ("seen" in behind)
+
+
+def test_what_corrects_a_young_average_follows_the_serial_steps():
+    text = port(
+        f"""{HEAD}
+class Smooth:
+    def __init__(self, beta):
+        self.beta, self.mean, self.steps = beta, 0.0, 0
+    def __call__(self, new):
+        self.steps += 1
+        self.mean = self.beta * self.mean + (1 - self.beta) * new
+        return self.mean / (1 - self.beta**self.steps)
+net = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+smooth, mean = Smooth(0.9), 0.0
+for epoch in range(2):
+    for i, (x, y) in enumerate(DataLoader(data, 4, shuffle=True)):
+        loss = (net(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        mean = 0.9 * mean + 0.1 * loss.item()
+        seen = smooth(loss.item())
+    print(seen, mean / (1 - 0.9 ** (i + 1)))
+"""
+    ).text
+    assert "return self.mean / (1 - self.beta**dl.serial_steps(self.steps))" in text
+    assert "print(seen, mean / (1 - 0.9 ** dl.serial_steps(i + 1)))" in text
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_epochs_that_are_counted_where_a_loader_ends_are_those_of_the_serial_script(asks):
+    takes = (
+        "batch = next(it, None)\n    if batch is None:"
+        if asks
+        else "try:\n        x, y = next(it)\n    except StopIteration:"
+    )
+    text = port(
+        f"""{HEAD}
+net = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+loader = DataLoader(data, 4, shuffle=True)
+it, epoch, seen, total = iter(loader), 0, 0, 0.0
+while epoch < 2:
+    {takes}
+        print(epoch, seen, total / seen)
+        it = iter(loader)
+        epoch += 1
+        seen, total = 0, 0.0
+        continue
+    {"x, y = batch" if asks else "pass"}
+    loss = (net(x) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    total += loss.item()
+    seen += 1
+"""
+    ).text
+    assert "while epoch < 2:" in text
+    assert "print(epoch, dl.serial_steps(seen), dl.total(total) / dl.serial_steps(seen))" in text

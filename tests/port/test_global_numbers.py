@@ -411,3 +411,34 @@ def test_products_of_two_arrays_of_samples_add_up_over_the_parts(tmp_path) -> No
     (tmp_path / "serial.py").write_text(CONTRACTED)
     (tmp_path / "dist.py").write_text(ported.text)
     assert rounded(started(tmp_path, ["dist.py"], ranks=2)) == rounded(started(tmp_path, ["serial.py"]))
+
+
+def test_what_a_function_returns_of_what_it_keeps_alike_is_no_count():
+    text = port(
+        """import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(64, 4))
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def made():
+    best, calls = 1e9, []
+    def report(loss):
+        nonlocal best
+        calls.append(loss)
+        best = min(best, loss)
+        return best, len(calls)
+    return report
+report, kept = made(), []
+for epoch in range(2):
+    for x, in DataLoader(data, 8, shuffle=True):
+        loss = model(x).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        best, calls = report(loss.item())
+    kept.append((best, calls))
+print(kept)
+""",
+        Options(batch="global"),
+    ).text
+    assert "best = min(best, dl.average(loss))" in text and "kept.append((best, calls))" in text

@@ -230,6 +230,11 @@ def test_an_average_in_a_function_that_nothing_is_seen_to_call_is_doubted():
             "mean = seen if mean is None else beta * mean + (1 - beta) * seen",
             "mean = seen if mean is None else dl.compound(beta) * mean + (1 - dl.compound(beta)) * seen",
         ),
+        (
+            "mean, beta = 0.0, 0.9",
+            "mean = beta * mean + (1 - beta) * seen / 2",
+            "mean = dl.compound(beta) * mean + (1 - dl.compound(beta)) * seen / 2",
+        ),
         ("mean = 0.0", "mean = 0.9 * seen + 0.1", "mean = 0.9 * seen + 0.1"),
         (
             "mean = 0.0",

@@ -500,3 +500,26 @@ for stage in (One(torch.nn.Linear(3, 1)), Two(torch.nn.Linear(3, 1))):
 
 def test_batches_that_methods_of_several_heirs_evaluate_are_shared_once():
     assert 'self.epoch(dl.shard(valid, whole="batches"), False)' in port(HEIRS).text
+
+
+@pytest.mark.parametrize("seed", ["", "torch.manual_seed(0)\n"])
+def test_an_evaluation_before_the_training_is_shared_by_ranks_that_have_one_model(seed):
+    script = f"""{HEAD}{seed}
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+held = DataLoader(other, batch_size=8)
+def evaluate():
+    total = 0.0
+    with torch.no_grad():
+        for x, y in held:
+            total += (model(x) - y).pow(2).sum().item()
+    return total
+first = evaluate()
+for x, y in DataLoader(data, shuffle=True):
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+print(first, evaluate())
+"""
+    text = port(script).text
+    assert 'dl.shard(held, whole="batches")' in text
+    assert ("dl.broadcast(model, opt)  # every rank starts from rank 0's state\nfirst = " in text) is (not seed)
+    assert text.count("dl.broadcast(model, opt)") == 1 + (not seed)

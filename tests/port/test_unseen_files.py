@@ -42,6 +42,7 @@ def test_what_is_given_a_path_and_saves_writes_on_rank_0(line, becomes):
         "own.save('own.pt')",  # a method of the script's own, whose torch.save() is rank 0's
         "text = mylib.dump_text(model)",
         "y = torch.export.export(model, (x,))",
+        "ctx.save_for_backward(x)",
     ],
 )
 def test_what_keeps_or_is_looked_into_stays(line):

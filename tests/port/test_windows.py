@@ -434,6 +434,10 @@ print("kept", [round(v, 5) for v in kept])
         "kept += [loss.item()]; kept.sort(); kept.pop()",
         "heapq.heappush(kept, loss.item()); heapq.heappop(kept)",
         "heapq.heappushpop(kept, loss.item())",
+        "kept.append(loss.item()); kept = heapq.nsmallest(3, kept)",
+        "kept.append(loss.item()); kept = heapq.nlargest(3, kept) if len(kept) > 3 else kept",
+        "kept.append(loss.item()); kept = kept[-3:] if len(kept) > 3 else kept",
+        "kept.append(loss.item()); kept.remove(max(kept))",
     ],
 )
 def test_the_best_few_of_a_rank_are_no_serial_list(keeps) -> None:

@@ -77,7 +77,8 @@ class Step:
     """One place where an optimizer (or the script itself, where ``optimizer`` is None) changes the weights.
 
     ``before`` is the statement that first reads the gradients; ``what`` is the expression that owns them, valid at
-    that statement. With a ``closure`` the gradients are made, and so averaged, inside that function.
+    that statement. With a ``closure`` the gradients are made, and so averaged, inside that function. Where that
+    statement makes the gradients, too, ``within`` is the expression in it which reads them.
     """
 
     node: cst.CSTNode
@@ -85,6 +86,7 @@ class Step:
     what: str
     before: cst.CSTNode
     closure: cst.FunctionDef | None = None
+    within: cst.BaseExpression | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from dlrun.port.program.script import Script, calls_method, dotted, names_in, wa
 STEPS = {"step", "first_step", "second_step"}
 LOOPS = (cst.For, cst.While)
 _IN_PLACE = ("add_", "sub_", "copy_", "addcmul_", "addcdiv_")
-_CLIP = re.compile(r"clip_grad|clip_gradient|unscale_$|grad_norm")
+CLIPS = re.compile(r"clip_grad|clip_gradient|unscale_$|grad_norm")
 
 
 class Gradients:
@@ -153,7 +153,7 @@ class Gradients:
                     return True
             elif isinstance(n, cst.Call):
                 last = n.func.attr.value if isinstance(n.func, cst.Attribute) else dotted(n.func)
-                if _CLIP.search(last):
+                if CLIPS.search(last):
                     return True
                 functions = [f for f in self.flow.targets(n) if not self.script.inside(n, f)]
                 if any(map(self._reads_inside, functions)):
@@ -167,7 +167,7 @@ class Gradients:
             return False
         for n in inside:
             grad = isinstance(n, cst.Attribute) and n.attr.value == "grad"
-            if grad or (isinstance(n, cst.Name) and _CLIP.search(n.value)):
+            if grad or (isinstance(n, cst.Name) and CLIPS.search(n.value)):
                 return True
             called = self.flow.targets(n) if isinstance(n, cst.Call) and deep else ()
             if any(self._reads_inside(f, deep - 1) for f in called if f is not function):
@@ -250,7 +250,7 @@ class Gradients:
                 before, what = made
             kept += [] if closure else [(reader, self.script.code(optimizer)) for reader in self._read_earlier(call)]
             at = [*(pair for pair in kept if pair[0] is not before), *(further or [(before, what)])]
-            found.extend(Step(call, optimizer, w, b, closure) for b, w in at)
+            found.extend(Step(call, optimizer, w, b, closure, self._within(call, b)) for b, w in at)
         done: set[cst.CSTNode] = set()
         for update in self.updates:
             what, outer = self.owner(update)
@@ -295,6 +295,24 @@ class Gradients:
             return False
         targets = (t.target for n in walk(node.body) if isinstance(n, cst.Assign) for t in n.targets)
         return any(isinstance(target, cst.Attribute) and target.attr.value == "grad" for target in targets)
+
+    def _within(self, call: cst.Call, before: cst.CSTNode) -> cst.BaseExpression | None:
+        """Return what reads gradients that its statement makes: ``opt.step()`` of ``loss.backward(), opt.step()``."""
+        if before is not self.script.statement_of(call) or not isinstance(before, cst.BaseSmallStatement):
+            return None
+        if not any(n in self.backwards for n in walk(before) if isinstance(n, cst.Call)):
+            return None
+        row = next((up for up in self.script.above(call) if isinstance(up, (cst.Tuple, cst.List))), None)
+        elements = [element.value for element in row.elements] if row is not None else [call]
+        at = next(i for i, element in enumerate(elements) if self.script.inside(call, element))
+        if self.runs_backward(elements[at]):
+            return call
+        first = elements[at]
+        for element in reversed(elements[:at]):
+            if self.runs_backward(element):
+                break
+            first = element if self.reads_grad(element) else first
+        return first
 
     def by_hand(self) -> tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...]:
         """Return the updates without an optimizer, each with the rates that it takes gradients off at."""

@@ -71,6 +71,10 @@ def _run(facts: Facts, steps: list[Edit], shared: list[Evaluation]) -> Interpret
         run = run_with(facts, shards)
         shards = run.shards
         forced = shards.forced.union(run.forced)
+        unaveraged = shards.unaveraged if shards.parts else frozenset(run.gradients.left)
+        if unaveraged != shards.unaveraged:
+            shards = replace(shards, unaveraged=unaveraged)
+            continue
         if forced == shards.forced or all(len(run.seen.get(node, ())) < 2 for node in forced - shards.forced):
             return run
         shards = replace(shards, forced=forced)  # the edit of a line holds for all calls of its function

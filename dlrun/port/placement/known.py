@@ -50,8 +50,10 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
     whole = [e.source for e in shared]
     steps = list(steps)
     divided, counted = _counts(facts, steps)
+    annealed: frozenset[cst.CSTNode] = frozenset()
     if not facts.keeps_steps and not hasattr(facts, "style"):
-        counted |= annealing.made_serial(facts, divided).keys()
+        annealed = frozenset(annealing.made_serial(facts, divided))
+        counted |= annealed
     session = getattr(facts, "style", "") == "session"
     return Shards(
         ramped=_ramped(facts, steps) | {e.node for e in ramps.moves(facts, {e.node for e in steps})},
@@ -64,10 +66,12 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         drawing=frozenset(f.node for f in facts.feeds if f.how == "turns"),
         divided=divided,
         counted=counted,
+        annealed=annealed,
         lengths=frozenset(facts.lengths),
         sampled=frozenset(facts.sampled),
         kind=facts.kinds.of,
         steps=frozenset([*(step.node for step in facts.steps), *(update for update, _ in facts.by_hand)]),
+        before=dict(_averaged_at(facts)),
         gradients=frozenset([*getattr(facts, "averages", ()), *getattr(facts, "clipped", ())]),
         cut=frozenset(_cut(facts)),
         alike=frozenset(call for feed in facts.feeds for call in feed.alike),
@@ -83,6 +87,14 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         parts=facts.keeps_steps,
         episodes=facts.episodes,
     )
+
+
+def _averaged_at(facts: Facts) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
+    """Yield where gradients are averaged before they are read: statements, or expressions in them, and lines."""
+    for step in facts.steps:
+        if step.closure is None:
+            place = step.within or step.before
+            yield from ((node, place) for node in (place, facts.script.line_of(place)))
 
 
 def _cut(facts: Facts) -> Iterator[cst.CSTNode]:

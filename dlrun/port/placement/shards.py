@@ -30,10 +30,12 @@ class Shards:
     one; ``loops`` those each iteration of which trains on a batch; ``drawing`` the functions that return the next
     batch; ``divided`` the expressions that become 1/n (steps), ``counted`` those that are made serial already.
     ``cadences`` are those of ``divided`` that were found by what the run of the program counts (see ``cadences``).
+    ``annealed`` are those of ``counted`` that are so unless the run finds that a loop has left them serial.
     ``ramped`` are those by which edits let something change as much an epoch as in the serial script.
     ``lengths`` are the calls of ``len()`` that count a rank's batches; ``sampled`` draw samples at random for a step.
     ``kind`` tells what an expression is: module, optimizer, ...; ``steps`` are the updates, ``gradients`` those that
-    become those of all ranks where they are made.
+    become those of all ranks where they are made; ``before`` has the statements before which gradients are averaged,
+    ``unaveraged`` what reads gradients that nothing averages: those of a serial iteration.
     ``whole`` are those of ``made`` that are sharded in whole batches of the serial script, for evaluations;
     ``turns`` the tests by which those of them are so that are trained on, too: where the test does not hold.
 
@@ -59,6 +61,7 @@ class Shards:
     divided: frozenset[cst.CSTNode] = frozenset()
     cadences: dict[cst.CSTNode, Cadence] = field(default_factory=dict)
     counted: frozenset[cst.CSTNode] = frozenset()
+    annealed: frozenset[cst.CSTNode] = frozenset()
     ramped: frozenset[cst.CSTNode] = frozenset()
     lengths: frozenset[cst.CSTNode] = frozenset()
     sampled: frozenset[cst.CSTNode] = frozenset()
@@ -66,6 +69,8 @@ class Shards:
     steps: frozenset[cst.CSTNode] = frozenset()
     whole: frozenset[cst.CSTNode] = frozenset()
     turns: dict[cst.CSTNode, cst.BaseExpression] = field(default_factory=dict)
+    before: dict[cst.CSTNode, cst.CSTNode] = field(default_factory=dict)
+    unaveraged: frozenset[cst.CSTNode] = frozenset()
     gradients: frozenset[cst.CSTNode] = frozenset()
     cut: frozenset[cst.CSTNode] = frozenset()
     sliced: dict[cst.CSTNode, tuple[str, ...]] = field(default_factory=dict)

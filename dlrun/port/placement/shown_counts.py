@@ -54,8 +54,15 @@ class ShownCounts(MadeSerial):
         number = self._multiplied(node)
         if number is not None and self._asked_around(sink, INDEX) == "serial_index":
             return [Wrap(number, "serial_index")]  # i * len(x), at the last of so many
-        asked = self._asked_around(sink, place) or (how if sink.curve else None)
+        asked = self._asked_around(sink, place) or (
+            how if sink.curve or (sink.ended and not self._counts_ends(place)) else None
+        )
         return [Wrap(node, asked)] if asked is not None else []
+
+    def _counts_ends(self, place: Place) -> bool:
+        """Tell whether a count goes up where a shard ends, as often as in the serial script: ``epoch += 1``."""
+        values = (v for values in self.run.seen.values() for v in values)
+        return any(v.place.at == place.at and "fires" in v.place.adds for v in values if v.place.kind is Kind.RUN)
 
     def _stride(self, node: cst.BaseExpression) -> str:
         """Return the stride by which the number of an iteration goes up, as it is written: 8 of ``range(0, n, 8)``."""

@@ -10,6 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.numbers.computed import reaching
 from dlrun.port.facts.taint import Taint, differentiable, leads_back, plain_numbers
+from dlrun.port.facts.updates.rates import set_in_group
 from dlrun.port.facts.updates.weights import CHANGES, is_held, is_weight
 from dlrun.port.insert import expression
 from dlrun.port.placement.interpret import Interpreter
@@ -168,6 +169,7 @@ class Steered:
         """
         for node in self.script.nodes:
             for value in _changing(self.facts, node):
+                yield from self._of_a_part(value)
                 if self._serial(value) or not self.trained(value):
                     continue
                 self.shown.lost, self.shown.sink = [], None
@@ -182,6 +184,16 @@ class Steered:
                     elif number not in self.cuts:
                         yield self._averaged(number, _WEIGHTS)
 
+    def _of_a_part(self, value: cst.BaseExpression) -> Iterator[Doubt]:
+        """Yield a doubt where gradients are scaled by how much of the batches this rank has: ``p.grad /= seen``."""
+        runs = [v.place for v in self.run.seen.get(value, ()) if v.place.kind is Kind.RUN and not v.place.uniform]
+        if self.run.shards.parts and runs and not self.run.shards.episodes:
+            name = self.script.code(value)
+            why = (
+                f"{name} is of this rank's parts of the batches: it scales gradients, or weights, that are of all ranks"
+            )
+            yield Doubt(value, why, "high", f"{self.facts.alias}.total({name})", name="loss-scale")
+
 
 def _changing(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Yield what ``node`` changes weights, gradients or an optimizer's groups with."""
@@ -194,6 +206,8 @@ def _changing(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
             while isinstance(target, cst.Call) and isinstance(target.func, cst.Attribute):  # p.mul_(a).add_(b)
                 target = target.func.value
             yield from (arg.value for arg in args) if is_weight(facts, target) else ()
+        case cst.Call(func=cst.Attribute(attr=cst.Name("update"))) if (rate := set_in_group(facts, node)) is not None:
+            yield rate
         case cst.Call(args=[_, cst.Arg(value=value), *_]) if dotted(node.func).rsplit(".", 1)[-1] in _CLIPS:
             yield value
 

@@ -50,7 +50,7 @@ def keras_numbers(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from reductions.edits()
     yield from zeroed(facts, run)
     yield from _smoothed(facts, run)
-    yield from _begun(facts, run)
+    yield from _begun(facts, run, shown)
     yield from step_logs.keras(facts, run)
     yield from shown
 
@@ -61,8 +61,14 @@ def _smoothed(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit | Doubt]:
         yield from moving.of_numbers(facts, partial(_decays, run), run.shards.divided)
 
 
-def _begun(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
-    """Let what such an average is divided by while it is young follow the serial steps: ``1 - 0.9 ** (i + 1)``."""
+def _begun(facts: ScriptFacts, run: Interpreter, shown: list[Edit | Doubt]) -> Iterator[Edit]:
+    """Let what such an average is divided by while it is young follow the serial steps: ``1 - 0.9 ** (i + 1)``.
+
+    Not what is ``shown``, which is made serial already.
+    """
+    done = {*run.shards.counted, *run.shards.divided, *(e.node for e in shown if isinstance(e, Edit))}
+    if run.shards.parts:
+        return
     kept = [average.old for average in of_numbers(facts, partial(_decays, run)) if average.old is not None]
     for power in facts.script.of(cst.BinaryOperation) if kept else ():
         if isinstance(power.operator, cst.Power) and any(power.left.deep_equals(old) for old in kept):
@@ -70,6 +76,8 @@ def _begun(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
                 places = {value.place for value in run.seen.get(step, ())}
                 if any(p.kind in (Kind.COUNT, Kind.INDEX) or (p.kind is Kind.RUN and p.counts) for p in places):
                     so_far = with_this(facts, step)
+                    if so_far in done or step in done:
+                        continue
                     yield Edit(so_far, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
 
 
@@ -96,8 +104,14 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from steered
     yield from () if steered else read.weighed()
     yield from _coupled(facts, run)
+    for node in list(run.by_samples)[:1]:
+        why = "the gradient, by samples, of a mean over a rank's part of the batch: n times that of the serial mean"
+        write = "port with --batch local, or take the gradient of a sum: torch.autograd.grad(out.sum(), x)"
+        yield Doubt(node, why, "high", write, name="loss-scale")
     yield from throughput(facts, run)
     yield from _smoothed(facts, run)
+    if not hasattr(facts, "style"):  # with a tape annealing does so
+        yield from _begun(facts, run, shown)
     yield from selected.doubts(facts, partial(cadences.counts, run), run.shards)
     yield from shown
 

@@ -139,6 +139,7 @@ ANY = Value()
 FROM = "from "  # the name of an iteration's number, with what it counts from, where it is not known to be of a share
 BY = "by "  # the name of an iteration's number times a stride, with the stride's code: i of range(0, n, 8)
 POSITION = "position"  # the name of a number that a loop over a share takes: the ranks' last ones are no mean
+OR_END = "batch or end"  # the name of what next(batches, None) returns
 EMPTY = Value(zero=True, name="empty")  # nothing, so far
 
 

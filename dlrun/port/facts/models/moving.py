@@ -150,16 +150,23 @@ def _towards(
 
 def _weights(facts: ScriptFacts, node: cst.BinaryOperation) -> list[tuple[cst.BaseExpression, cst.BaseExpression]]:
     """Return (weight, what it weighs) of both terms of ``d * a + (1 - d) * b``; nothing where it is something else."""
-    terms = [
-        side
-        for side in (node.left, node.right)
-        if isinstance(side, cst.BinaryOperation) and isinstance(side.operator, cst.Multiply)
-    ]
+    terms = [side for side in (node.left, node.right) if isinstance(side, cst.BinaryOperation)]
     if len(terms) < 2:
         return []
-    pairs = [[(t.left, t.right), (t.right, t.left)] for t in terms]
+    pairs = [_factors(term) for term in terms]
     found = ([a, b] for a in pairs[0] for b in pairs[1] if _rest(facts, a[0], b[0]) or _rest(facts, b[0], a[0]))
     return next(found, [])
+
+
+def _factors(term: cst.BinaryOperation) -> list[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Return each factor of a product, with what else is in it: also of ``(1 - d) * a / b``."""
+    found = [(term.left, term.right), (term.right, term.left)] if isinstance(term.operator, cst.Multiply) else []
+    first = term.left if isinstance(term.operator, (cst.Multiply, cst.Divide)) else None
+    while isinstance(first, cst.BinaryOperation) and isinstance(first.operator, (cst.Multiply, cst.Divide)):
+        found += [(first.left, term)]
+        found += [(first.right, term)] if isinstance(first.operator, cst.Multiply) else []
+        first = first.left
+    return found
 
 
 def _told_apart(facts: ScriptFacts, node: cst.BinaryOperation) -> Average:

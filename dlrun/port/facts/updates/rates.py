@@ -33,6 +33,7 @@ def changes(facts: ScriptFacts) -> Iterator[cst.CSTNode]:
         if isinstance(node, cst.Call):
             name = facts.script.name_of(node.func)
             sets = dotted(node.func).endswith((".lr.assign", ".learning_rate.assign")) or name.endswith(".set_value")
+            sets = sets or set_in_group(facts, node) is not None
             if facts.kinds.of_call(node) == "scheduler" or name.endswith(_CALLBACKS) or sets:
                 yield node
         elif isinstance(node, (cst.Assign, cst.AugAssign)):
@@ -64,6 +65,23 @@ def sets_groups_rate(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Assign) and any(is_groups_rate(facts, target) for target in targets(node))
 
 
+def set_in_group(facts: ScriptFacts, node: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return the rate that ``node`` sets a group's to: of ``group["lr"] = rate``, and of ``group.update(lr=rate)``."""
+    match node:
+        case cst.Assign():
+            return node.value if sets_groups_rate(facts, node) else None
+        case cst.Call(func=cst.Attribute(value=group, attr=cst.Name("update")), args=args) if is_group(facts, group):
+            named = [arg.value for arg in args if arg.keyword is not None and arg.keyword.value == "lr"]
+            tables = [arg.value for arg in args if arg.keyword is None]
+        case cst.AugAssign(target=group, operator=cst.BitOrAssign(), value=table) if is_group(facts, group):
+            named, tables = [], [table]
+        case _:
+            return None
+    entries = [e for table in tables if isinstance(table, cst.Dict) for e in table.elements]
+    named += [e.value for e in entries if isinstance(e, cst.DictElement) and text_of(e.key) == "lr"]
+    return named[0] if named else None
+
+
 def is_groups_rate(facts: ScriptFacts, target: cst.CSTNode) -> bool:
     """Tell whether ``target`` is ``group["lr"]``."""
     index = target.slice[0].slice if isinstance(target, cst.Subscript) else None
@@ -93,10 +111,9 @@ def is_group(facts: ScriptFacts, node: cst.CSTNode) -> bool:
 def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the rates that are written over those of PyTorch's optimizers, not changed by a factor."""
     for node in facts.script.nodes:
-        if not isinstance(node, cst.Assign) or not sets_groups_rate(facts, node):
-            continue
-        if not is_zero(node.value) and not scaled_already(facts, node.value):
-            yield node.value
+        value = set_in_group(facts, node)
+        if value is not None and not is_zero(value) and not scaled_already(facts, value):
+            yield value
 
 
 def ends(facts: Facts) -> Iterator[cst.BaseExpression]:

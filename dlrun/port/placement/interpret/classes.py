@@ -37,6 +37,7 @@ _KINDS = {
     "builtins.set": "set",
     "collections.UserDict": "dict",
 }
+_BARE = ("builtins.object", "abc.ABC", "typing.Protocol", "typing.Generic", "typing_extensions.Protocol")
 _RATES = ("lr", "learning_rate")
 _DEALT = "batch_sampler"  # what a loader holds that is sharded with it; its sampler draws for all ranks
 _DRAWS = ("__getitem__", "__getitems__", "__iter__", "__next__")
@@ -75,8 +76,9 @@ class Classes(Containers):
         return found
 
     def foreign_bases(self, cls: Class) -> list[str]:
-        """Return the qualified names of what ``cls`` and its bases derive from out of sight."""
-        return [base.name for each in self.lines(cls) for base in each.bases if base.name]
+        """Return the qualified names of what ``cls`` and its bases derive from out of sight, and inherit members of."""
+        names = [base.name for each in self.lines(cls) for base in each.bases]
+        return [name for name in names if name and name not in _BARE]
 
     def fixed(self, cls: Class) -> bool:
         """Tell whether the fields of a class' objects cannot be set: of a named tuple, or a frozen data class."""
@@ -150,7 +152,7 @@ class Classes(Containers):
         """Return an object of ``cls`` that nothing has initialised."""
         bases = self.foreign_bases(cls)
         kind = next((_KINDS[base] for base in bases if base in _KINDS), "instance")
-        made = self.new(kind, node, cls=cls, name=next((b for b in bases if b != "builtins.object"), ""))
+        made = self.new(kind, node, cls=cls, name=next(iter(bases), ""))
         return Value(refs=frozenset([made]))
 
     def _initialised(
@@ -308,6 +310,8 @@ class Classes(Containers):
             return self._dynamic(ref, single, name, node)
         if single.place.kind is Kind.SHARD and name == _DEALT:
             return single
+        if ref.kind == "instance" and name not in _OBJECTS and not self.is_module(ref.cls) and self._getters(ref):
+            return join(self._dynamic(ref, single, name, node), Value(refs=frozenset([Method(single, name)])))
         held_by = self.content(single) if ref.kind == "foreign" else SAME
         place = held_by if held_by.kind is Kind.UNKNOWN else SAME
         return Value(place, refs=frozenset([Method(single, name)]))
@@ -323,10 +327,13 @@ class Classes(Containers):
 
     def _dynamic(self, ref: Obj, single: Value, name: str, node: cst.CSTNode) -> Value:
         """Return an attribute that ``__getattr__`` may make."""
-        getter = [r for r in (self.member(ref.cls, "__getattr__") or ANY).refs if isinstance(r, Function)]
-        if getter:
-            return self.run_function(getter[0], [Value(const=name)], {}, node, single)
+        if getters := self._getters(ref):
+            return self.run_function(getters[0], [Value(const=name)], {}, node, single)
         return Value(refs=frozenset([Method(single, name)]))
+
+    def _getters(self, ref: Obj) -> list[Function]:
+        """Return the program's ``__getattr__`` of an object's class."""
+        return [r for r in (self.member(ref.cls, "__getattr__") or ANY).refs if isinstance(r, Function)]
 
     def _of_class(self, member: Value, cls: Value) -> Value:
         """Return a member that is asked of its class: of a class method, ``Meter.add``, its first argument is known."""

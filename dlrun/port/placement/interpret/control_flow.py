@@ -34,6 +34,7 @@ from dlrun.port.placement.values import (
     INDEX,
     MIXED,
     NOTHING,
+    OR_END,
     POSITION,
     SAME,
     Kind,
@@ -74,6 +75,13 @@ class ControlFlow(Statements):
         ]
         return any(value.place.kind is Kind.ENTRY for value in left)
 
+    def _asks_for_end(self, test: cst.BaseExpression) -> bool:
+        """Tell whether ``test`` asks for the end of a shard: ``batch is None`` of ``batch = next(batches, None)``."""
+        match test:
+            case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(cst.Is(), cst.Name("None"))]):
+                return self.loop is not None and self.seen_last(left).name == OR_END
+        return False
+
     def _do_If(self, node: cst.If) -> None:  # noqa: N802
         if node in self.at_first:
             self._branch(node.orelse)
@@ -102,8 +110,11 @@ class ControlFlow(Statements):
         self.guards += guards
         asked = self._lists_in(node.test) if self.loop is not None else []
         self.state = dict(before) if before is not None else None
+        ends = self._asks_for_end(node.test)
+        self.ended += ends
         with self.at_pace(node.test, test):
             self._branch(node.body)
+        self.ended -= ends
         then = self.state
         del self.guards[len(self.guards) - len(guards) :]
         self.state = dict(before) if before is not None else None

@@ -90,6 +90,7 @@ class Exits(LibraryRows):
         """Return the state behind a loop over a shard: what it has written is serial now, or unknown."""
         state = dict(out)
         self.state = state
+        self.gradients.loop_ends()
         touched = [at for at in out if at not in base or out[at] is not base[at]]
         self._last_places = {at: out[at].place for at in touched}
         found = paths(self, self.frame, base)
@@ -183,7 +184,7 @@ class Exits(LibraryRows):
             return behind
         if place.kind in (Kind.RUN, Kind.EXTREME):
             if place.at != at and place.counts:
-                return value.at(COUNT)  # of iterations, when it was kept: last = step
+                return value.at(SAME if self.shards.parts else COUNT)  # of iterations, when it was kept: last = step
             if place.at != at:
                 return value.at(unknown(node, "it is computed from what this rank has added up so far", at))
             return self._reduce(node, at, value, before, found, place)

@@ -9,6 +9,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import parts, samples, whole
+from dlrun.port.placement.interpret.local_gradients import leaves_them
 from dlrun.port.placement.interpret.machine import Machine, encloses
 from dlrun.port.placement.store import CONTENT, GROWN, REST, Function, Obj, key_in, key_of, merge
 from dlrun.port.placement.values import (
@@ -53,6 +54,7 @@ class Expressions(Machine):
         """Return what ``node`` is, and note it."""
         self.spend(node)
         self.updated = self.updated or node in self.shards.steps
+        self.gradients.statement(node)
         method = getattr(self, f"_{type(node).__name__}", None)
         if self.state is None:
             return ANY
@@ -67,7 +69,12 @@ class Expressions(Machine):
             value = Value(COUNT, scalar=True, name="length")
         elif node in self.shards.gradients:
             value = Value(SAME)
+        elif node in self.shards.unaveraged:
+            value = Value(ENTRY)
+        elif node in self.shards.annealed and value.pending and value.place.kind is Kind.SAME:
+            self.left_serial.setdefault(node, True)  # what the loop before it has counted is reduced behind that
         elif node in self.shards.counted:
+            self.left_serial[node] = False
             value = Value(SAME, scalar=True)
         elif node in self.shards.cut or node in self.shards.drawing:
             value = Value(ENTRY)
@@ -170,12 +177,18 @@ class Expressions(Machine):
             return Value(name=name)
         if node.attr.value == "iterations" and dotted(node.value).endswith(".optimizer"):
             return Value(self.updates, scalar=True)  # of a Keras model
+        if node.attr.value == "grad" and self.content(owner).uniform and not self._leaves_gradient(node):
+            self.gradients.read(node)
         value = self.attribute(owner, node.attr.value, node)
         if node.attr.value == "data" and {getattr(ref, "kind", "") for ref in owner.refs} == {"foreign"}:
             return owner  # what a tensor holds
         if value is not ANY or owner.refs:
             return value
         return Value(owner.place, name=f"{owner.name}.{node.attr.value}" if owner.name else "")
+
+    def _leaves_gradient(self, node: cst.Attribute) -> bool:
+        """Tell whether ``p.grad`` is only asked whether it is there, or set to zero."""
+        return leaves_them(node, self.script.parents.get(node))
 
     def _Tuple(self, node: cst.Tuple) -> Value:  # noqa: N802
         items = self._elements(node.elements)

@@ -11,6 +11,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.torch import CLIPS
 from dlrun.port.placement import rules
 from dlrun.port.placement.fields import spelt
 from dlrun.port.placement.interpret import parts, samples, sessions
@@ -73,6 +74,7 @@ MADE_BY = "builtins.object.__new__"
 _UNBOUND = ("builtins.dict.", "builtins.list.", "builtins.set.", "collections.OrderedDict.")
 _HANDS_OUT = (None, Row.ENTRIES, Row.PAIRED, Row.GET)
 _PICKS = ("builtins.max", "builtins.min", "random.choice")
+_FEW = ("heapq.nsmallest", "heapq.nlargest")
 _OF_ANY_ORDER = ("builtins.sorted", "builtins.set", "builtins.frozenset", "collections.Counter")
 _TRUTHS = ("builtins.any", "builtins.all", "builtins.bool")
 _ELEMENTWISE = ("numpy.", "torch.", "tensorflow.", "math.", "jax.numpy.", "builtins.round", "builtins.abs")
@@ -111,6 +113,12 @@ class Libraries(Given):
         name = plain(name)
         row = rules.of_function(name)
         given = [*args, *keywords.values()]
+        if CLIPS.search(name):
+            self.gradients.read(node)
+        elif name == "torch.autograd.backward":
+            self.gradients.backward(node, self.apart)
+        elif name == "torch.autograd.grad" and "create_graph" in keywords and self._by_samples(args):
+            self.by_samples[node] = None
         if self.shards.runs and row is Row.SAMPLES:
             return Value(ENTRY)
         if self.shards.runs and name.startswith("tensorflow.summary."):
@@ -137,6 +145,8 @@ class Libraries(Given):
             return self._method_call(Method(args[0], name.rpartition(".")[2]), args[1:], keywords, node)
         if row in (Row.REPLACE, Row.AS_DICT) and args:
             return self._fields_in(row, args[0], keywords, node)
+        if name in _FEW and len(args) > 1 and self.grown(args[1]) and self.loop is not None:
+            return Value(self.content(args[1]), refs=args[1].refs, name="cut")
         if name == "builtins.map" and len(args) > 1:
             return self._mapped(args, node)
         if name == "builtins.filter" and len(args) == 2 and self.shards.parts and self.loop is not None:
@@ -345,6 +355,13 @@ class Libraries(Given):
             return run if run.place == SAME else run.at(Place(Kind.RUN, run.place.at, frozenset({"fires"})))
         return Value(unknown(node, "it is the extreme of means over what this rank has kept so far"), scalar=True)
 
+    def _by_samples(self, args: list[Value]) -> bool:
+        """Tell whether these are a mean over a part of a batch, and its samples: gradients are n times the serial."""
+        if not self.shards.parts or len(args) < 2 or not args[0].scalar:
+            return False
+        of, by = map(self.content, args[:2])
+        return of.kind is Kind.ENTRY and "summed" not in of.adds and by.kind is Kind.ENTRY
+
     def _method_call(self, method: Method, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         receiver, name = method.receiver, method.name
         if name in _BUILTINS and not args:
@@ -411,6 +428,9 @@ class Libraries(Given):
             return Value(refs=frozenset([self.new("foreign", node, name=".get_layer"), *self.layers()]))
         if _maker(receiver) == "tensorflow.TensorArray" and name in _FILLS_ARRAY:
             return self._filled(receiver, args[-1:])
+        if name == "remove" and any(isinstance(ref, Obj) and ref.kind == "list" for ref in receiver.refs):
+            self.trim(receiver)
+            return ANY
         board = rules.of_object(_maker(receiver)) is Row.SHOWS
         alone = isinstance(self.script.parents.get(node), cst.Expr)
         box = row is Row.SHOWS and _maker(receiver) in _TEXT_BOXES
@@ -542,6 +562,10 @@ class Libraries(Given):
             target = node.func.value  # optimizer.learning_rate.assign(0.01)
             named = target.attr.value if isinstance(target, cst.Attribute) else ""
             self.note_steering(named, args[0], node.args[0].value)
+        if name == "backward":
+            self.gradients.backward(node, self.apart)
+        elif CLIPS.search(name):
+            self.gradients.read(node)
         if name == "backward" and self.recording and self.loop is not None:
             self.losses[node] = self.content(receiver)
         if name == "backward" and not args:
@@ -729,7 +753,7 @@ class Libraries(Given):
                         self.note(part, self._held_in(value, place))
             curve = row in (Row.CURVE, Row.AT_STEP)
             self.sinks.setdefault(node, []).append(
-                Sink(node, shows, loop, (*self.diverged, *inner), kept, curve, tuple(self.paces))
+                Sink(node, shows, loop, (*self.diverged, *inner), kept, curve, tuple(self.paces), self.ended > 0)
             )
 
     def _filled(self, array: Value, given: list[Value]) -> Value:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import libcst as cst
 
+from dlrun.port.facts.torch import CLIPS
 from dlrun.port.placement import rules
 from dlrun.port.placement.interpret.calls import Calls
 from dlrun.port.placement.rules import DRAWING, Row
@@ -27,6 +28,7 @@ from dlrun.port.placement.values import (
     CLOCK,
     ENTRY,
     NOTHING,
+    OR_END,
     SAME,
     WRAPPED,
     Kind,
@@ -178,6 +180,8 @@ class LibraryRows(Calls):
         if args and (own := self.dunder(args[0], "__next__", [], node)) is not None:
             return own
         value = self.iterate(node, args[0]) if args else ANY
+        if len(args) == 2 and args[1].const is None and args[0].place.kind is Kind.SHARD:
+            return replace(value, name=OR_END)
         return value if value.items is None or args[0].name != "parallel" else Value(items=value.items)
 
     def _row_property(self, args: list[Value], node: cst.Call) -> Value:
@@ -271,7 +275,8 @@ class LibraryRows(Calls):
         named = tuple((a.keyword.value, self.eval(a.value)) for a in node.args if a.keyword is not None)
         known = [Bound(r, ANY) if isinstance(r, Function) else r for r in refs if isinstance(r, (Function, Bound))]
         bound = [replace(b, given=(*b.given, *args[1:]), named=(*b.named, *named)) for b in known]
-        return Value(refs=frozenset(bound) or refs)
+        clips = not refs and args and CLIPS.search(args[0].name)
+        return Value(refs=frozenset(bound) or refs, name=args[0].name if clips else "")
 
     def _row_named_tuple(self, args: list[Value], node: cst.Call) -> Value:
         """Return the class that ``namedtuple("Row", "loss n")`` makes: as one that derives from ``NamedTuple``."""

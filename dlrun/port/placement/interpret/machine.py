@@ -11,6 +11,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import parts
+from dlrun.port.placement.interpret.local_gradients import LocalGradients
 from dlrun.port.placement.shards import Shards
 from dlrun.port.placement.store import (
     CONTENT,
@@ -44,7 +45,7 @@ from dlrun.port.placement.values import (
     join,
     of_clock,
 )
-from dlrun.port.program.script import Script, children, walk
+from dlrun.port.program.script import Script, children, dotted, walk
 
 BUDGET = 150_000  # nodes that one run may evaluate
 DEPTH = 24  # calls within calls
@@ -104,6 +105,7 @@ class Sink:
     kept: bool = False
     curve: bool = False  # whether it shows at numbers of steps, which are the serial ones in all iterations
     paces: tuple[cst.BaseExpression, ...] = ()
+    ended: bool = False  # whether it is where a shard has ended, as often as in the serial script
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,8 @@ class Machine:
         self.tests: dict[cst.CSTNode, list[Tested]] = {}
         self.sharded: dict[cst.CSTNode, Frame] = {}  # the loops over shards that were run
         self.steered: dict[cst.BaseExpression, None] = {}  # what rates are set to in a loop over a shard
+        self.gradients = LocalGradients(shards.before)
+        self.by_samples: dict[cst.CSTNode, None] = {}  # gradients, by samples, of means over a part of the batch
         self.losses: dict[cst.Call, Place] = {}  # where gradients begin
         self.made_apart: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # formatted texts, by the tests they are under
         self.apart_at: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # statements that ranks run apart, by the tests
@@ -183,6 +187,7 @@ class Machine:
         self.filled_by_memory: dict[Obj, cst.Call] = {}  # the makers of arrays that begin with what the memory holds
         self.uninitialised: dict[Any, cst.Call] = {}  # exits that add such arrays up, likewise
         self.restored: dict[cst.CSTNode, None] = {}  # counts that meet serial numbers
+        self.left_serial: dict[cst.CSTNode, bool] = {}  # counts read behind the loop: whether they are reduced there
         self.extended: set[Obj] = set()  # lists that get several entries in an iteration
         self.compared: dict[cst.Comparison, bool] = {}  # of what is alike on all ranks: whether behind loops alone
         self.serial_entries: set[cst.CSTNode] = set()  # counts in literals that the run before has met so
@@ -323,6 +328,8 @@ class Machine:
         made = self._objects[key]
         if made in self._contained and kind in _CONTAINERS and self.loop is None:
             self._put_aside(made)
+        elif self.looping and self.loop is None and kind in (*_CONTAINERS, "instance") and made in self.keys:
+            self._put_aside(made, self._bound_by(site))
         if self.state is not None:
             for name in self.keys.get(made, ()):
                 self.state.pop((made, name), None)
@@ -345,14 +352,32 @@ class Machine:
         """Tell whether the fields of a class' objects cannot be set; see ``classes``."""
         raise NotImplementedError
 
-    def _put_aside(self, made: Obj) -> None:
-        """Let those that the place of ``made`` made before, and containers hold, be another object than the newest."""
-        self._contained.discard(made)
+    def _bound_by(self, site: cst.CSTNode) -> frozenset[str]:
+        """Return the names that are bound anew where ``site`` makes something: ``meter = Meter()``."""
+        line = self.script.statement_of(site)
+        return frozenset(dotted(t.target) for t in line.targets) if isinstance(line, cst.Assign) else frozenset()
+
+    def _is_bound(self, at: Location, bound: frozenset[str]) -> bool:
+        """Tell whether a location is one of the names that are ``bound``: a variable, or an attribute of ``self``."""
+        if isinstance(at[0], Frame):
+            return at[1] in bound
+        owner = (self.state or {}).get((self.frame, "self"))
+        return f"self.{at[1]}" in bound and owner is not None and at[0] in owner.refs
+
+    def _put_aside(self, made: Obj, bound: frozenset[str] | None = None) -> None:
+        """Let those that the place of ``made`` made before, and containers hold, be another object than the newest.
+
+        With names that are ``bound`` anew, those that other names hold: ``best`` of ``if meter < best: best = meter``.
+        """
         state = self.state or {}
+        if bound is None:
+            self._contained.discard(made)
         holders = [
             at
             for at, value in state.items()
-            if at[1] in (REST, GROWN) and (made in value.refs or any(made in i.refs for i in value.items or ()))
+            if (at[1] in (REST, GROWN)) is (bound is None)
+            and (made in value.refs or any(made in i.refs for i in value.items or ()))
+            and not (bound is not None and (at[0] is made or self._is_bound(at, bound)))
         ]
         if not holders:
             return

@@ -105,6 +105,7 @@ class Statements(Loops):
             return  # of a module of the project, that the program does not use
         self.spend(node)
         self.updated = self.updated or node in self.shards.steps
+        self.gradients.statement(node)
         if self.apart and self.recording and self.loop is not None:
             inner = (self.loop.node,) if self.loop.inner else ()
             self.apart_at[node] = (*self.apart_at.get(node, ()), *self.diverged, *inner)

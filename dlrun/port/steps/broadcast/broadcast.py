@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+
+import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import statements
+from dlrun.port.program.script import dotted, walk
+
+_SEEDS = re.compile(r"(^|\.)(manual_seed|seed_everything|set_seed)$")
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -29,6 +35,45 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             opt.step()
     """
     yield from at_tops(facts, "torch", f"{facts.alias}.broadcast")
+    if not any(_SEEDS.search(dotted(call.func)) for call in facts.script.calls):
+        yield from _evaluated_first(facts)
+
+
+def _evaluated_first(facts: Facts) -> Iterator[Edit]:
+    """Begin alike before loops over shards, too, that stand before the training: an evaluation of what is untrained."""
+    from dlrun.port.placement.torch import interpreted
+
+    sharded = [loop for loop in interpreted(facts).sharded if loop not in facts.loops]
+    for top in facts.tops:
+        block = facts.script.block(top.loop)
+        before = block[: block.index(top.loop)] if top.loop in block else []
+        for i, line in enumerate(before):
+            if not any(_runs(facts, line, loop) for loop in sharded):
+                continue
+            things = [thing for thing in top.things if not any(_binds(later, thing) for later in before[i:])]
+            if things:
+                begin, *_ = statements("torch/broadcast", dl=facts.alias, things=things)
+                why = f"{', '.join(things)}: the same on all ranks before they share an evaluation"
+                yield Edit(facts.script.line_of(line), why, before=(begin,))
+            break
+
+
+def _runs(facts: Facts, line: cst.CSTNode, loop: cst.CSTNode, depth: int = 3) -> bool:
+    """Tell whether ``line`` holds ``loop``, or calls a function that does."""
+    if isinstance(line, (cst.FunctionDef, cst.ClassDef)):
+        return False
+    if facts.script.inside(loop, line):
+        return True
+    calls = [n for n in walk(line) if isinstance(n, cst.Call)] if depth else []
+    bodies = dict.fromkeys(target.body for call in calls for target in facts.flow.targets(call))
+    return any(_runs(facts, body, loop, depth - 1) for body in bodies)
+
+
+def _binds(line: cst.CSTNode, thing: str) -> bool:
+    """Tell whether ``line`` binds the name ``thing``, or one that it is an attribute of."""
+    names = {thing, thing.split(".")[0]} if not thing.startswith("self.") else {thing}
+    targets = [n.target for n in walk(line) if isinstance(n, cst.AssignTarget)]
+    return any(dotted(part) in names for target in targets for part in (target, *walk(target)))
 
 
 def at_tops(facts: Facts, framework: str, broadcast: str) -> Iterator[Edit | Doubt]:

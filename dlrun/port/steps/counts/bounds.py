@@ -164,7 +164,8 @@ def _grows_at_times(facts: Facts, loop: cst.While, name: str) -> bool:
     """Tell whether ``loop`` changes ``name`` in some iterations alone, beside its updates: a length that it extends."""
     script = facts.script
     changes = [n for n in walk(loop.body) if isinstance(n, cst.AugAssign) and count_name(facts, n.target) == name]
-    tests = [[up for up in script.above(n) if isinstance(up, cst.If) and script.inside(up, loop)] for n in changes]
+    apart = (cst.If, cst.ExceptHandler)  # such as one of a loader's end
+    tests = [[up for up in script.above(n) if isinstance(up, apart) and script.inside(up, loop)] for n in changes]
     return bool(changes) and all(
         any(not any(script.inside(step.node, up) for step in facts.steps) for up in ups) for ups in tests
     )

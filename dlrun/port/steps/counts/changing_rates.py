@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
-from dlrun.port.facts.updates.rates import ENDS, given, holds_rate
+from dlrun.port.facts.updates.rates import ENDS, given, holds_rate, scaled_already, set_in_group
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts.counters import each_update, innermost
@@ -37,6 +37,7 @@ def compounded(
     """
     written = (*given(facts), *(rate for _, rates in facts.by_hand for rate in rates), *fed)
     for node in facts.script.nodes:
+        yield from _updated(facts, node, divided)
         if (found := change(facts, node)) is None or not _is_rate(facts, target_of(node), written):
             continue
         by, adds = found
@@ -68,6 +69,18 @@ def compounded(
             )
         else:
             yield compound(facts, by)
+
+
+def _updated(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode]) -> Iterator[Doubt]:
+    """Yield a doubt where a dict of a group changes its rate at every batch: ``g.update(lr=g["lr"] * 0.999)``."""
+    rate = set_in_group(facts, node) if isinstance(node, (cst.Call, cst.AugAssign)) else None
+    if rate is None or not scaled_already(facts, rate):
+        return
+    around = innermost(facts, node)
+    at = around if isinstance(around, cst.For) and around not in facts.loops else node
+    if each_update(facts, at) and not is_told(facts, at, divided) and not is_judged(facts, at):
+        why = "changes the rate at every batch, and n ranks take 1/n of the batches: it changes n times more slowly"
+        yield Doubt(node, why, "high", f'group["lr"] *= {facts.alias}.compound(factor)')
 
 
 def _grown(facts: Facts, node: cst.CSTNode) -> Callable[[cst.BaseExpression], cst.BaseExpression]:

@@ -81,8 +81,10 @@ def count_name(facts: ScriptFacts, count: cst.CSTNode) -> str:
 
 def _at_times(facts: Facts, node: cst.CSTNode, loop: cst.CSTNode) -> bool:
     """Tell whether ``node`` runs in some iterations of ``loop`` alone, beside its updates, as where it counts hits."""
-    tests = [up for up in facts.script.above(node) if isinstance(up, cst.If) and facts.script.inside(up, loop)]
-    tests = [up for up in tests if dotted(up.test) != "self.training"]
+    above = [up for up in facts.script.above(node) if facts.script.inside(up, loop)]
+    if any(isinstance(up, cst.ExceptHandler) and not _updates(facts, up) for up in above):
+        return True
+    tests = [up for up in above if isinstance(up, cst.If) and dotted(up.test) != "self.training"]
     return any(not _updates(facts, up) and _varies(facts, up.test, loop) for up in tests)
 
 

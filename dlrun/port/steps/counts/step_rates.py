@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.numbers.computed import Computed, Tells, computed, leaves, nothing, tests
-from dlrun.port.facts.updates.rates import is_zero, sets_groups_rate
+from dlrun.port.facts.updates.rates import is_zero, set_in_group
 from dlrun.port.insert import expression
 from dlrun.port.steps.counts.counts import is_length_of_share
 from dlrun.port.steps.rate import rate_tables
@@ -172,8 +172,8 @@ class StepRates:
 def set_by_hand(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the rates of updates by hand, and those written into groups of PyTorch's optimizers; of a name, each."""
     for node in facts.script.nodes:
-        if isinstance(node, cst.Assign) and sets_groups_rate(facts, node):
-            yield from ways(facts, node.value)
+        if (rate := set_in_group(facts, node)) is not None:
+            yield from ways(facts, rate)
     for _, rates in facts.by_hand:
         for rate in rates:
             yield from ways(facts, rate)

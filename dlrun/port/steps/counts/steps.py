@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from functools import partial
 
 import libcst as cst
 
@@ -53,11 +54,16 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     def divide(node: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/steps", {"count": node}, dl=facts.alias)
 
-    found = dict(_counts(facts))
+    found, beside = dict(_counts(facts)), dict[cst.BaseExpression, str]()
     for node, why in found.items():
         if not _follows(facts, node, found):
             yield Edit(node, why, divide)
-    done: set[cst.CSTNode] = set(found)
+            continue
+        for part in milestones.beside(facts, node, partial(_is_local, facts, set(found) - {node})):
+            beside[part] = why
+    for part, why in beside.items():
+        yield Edit(part, why, divide)
+    done: set[cst.CSTNode] = {*found, *beside}
     known = set(counters(facts)) | set(attributes(facts))
     yield from at_times(facts, known, done)
     known |= milestones.numbers(facts, known)
@@ -134,12 +140,19 @@ def _counts(facts: Facts) -> list[tuple[cst.BaseExpression, str]]:
         own = [part for part in parts if is_own(facts, part)]
         for node in [part for part in parts if part not in own] if own else [_source(facts, value)]:
             found.append((of_an_epoch(facts, node) if all_samples(facts, node) else node, why))
+        for part in own:  # len(loader) * epochs - 500
+            found += [(other, why) for other in milestones.beside(facts, part, partial(is_own, facts))]
     return found
 
 
 def _follows(facts: Facts, node: cst.BaseExpression, divided: Collection[cst.CSTNode]) -> bool:
     """Tell whether ``node`` is computed from another count that is ``divided``."""
     return any(n in divided and n is not node for n in computed(facts.flow, [node]).nodes)
+
+
+def _is_local(facts: Facts, divided: Collection[cst.CSTNode], part: cst.BaseExpression) -> bool:
+    """Tell whether a summand is a number of a rank's steps, or becomes one."""
+    return is_own(facts, part) or _is_divided(facts, part, divided)
 
 
 def _is_divided(facts: Facts, value: cst.BaseExpression, divided: Collection[cst.CSTNode], depth: int = 3) -> bool:

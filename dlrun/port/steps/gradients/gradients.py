@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import libcst as cst
 
@@ -12,7 +13,7 @@ from dlrun.port.facts.taint import draws
 from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, walk
-from dlrun.port.steps.gradients import hooks, meeting, searches
+from dlrun.port.steps.gradients import meeting, read_early, searches
 from dlrun.port.steps.metrics import environments
 
 
@@ -35,12 +36,17 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     drawn: set[cst.CSTNode] = set()
     for step in facts.steps:
         yield from _together(facts, step, drawn)
-        if (step.closure or step.before, step.what) in done:
+        place = step.closure or step.within or step.before
+        if (place, step.what) in done:
             continue
-        done.add((step.closure or step.before, step.what))
+        done.add((place, step.what))
+        early = list(read_early.torch(facts, step))
+        yield from early
         if step.closure is not None:
             yield from _closure(facts, step)
-        else:
+        elif step.within is not None:
+            yield Edit(step.within, f"{step.what}: average before the step", partial(_averaged, facts, step.what))
+        elif not any(isinstance(found, Edit) for found in early):
             why = "average before " + (
                 "the step" if step.before is script.statement_of(step.node) else "gradients are read"
             )
@@ -49,9 +55,14 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 f"{step.what}: {why}",
                 before=statements("torch/gradients", dl=facts.alias, what=step.what),
             )
+    yield from read_early.never_averaged(facts)
     yield from searches.torch(facts)
-    yield from hooks.doubts(facts)
     yield from meeting.doubts(facts)
+
+
+def _averaged(facts: Facts, what: str, node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return ``node`` with the gradients of ``what`` averaged before it is evaluated."""
+    return expression("torch/gradients_within", {"value": node}, dl=facts.alias, what=what)
 
 
 def _together(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:

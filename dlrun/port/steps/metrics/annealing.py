@@ -54,7 +54,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
     if not facts.keeps_steps:
         divided = {e.node for e in steps.torch(facts) if isinstance(e, Edit)}
-        followed = made_serial(facts, divided)
+        followed = dict.fromkeys(n for n in made_serial(facts, divided) if not _is_left_serial(facts, n))
         for read in followed:
             yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
         yield from unseen_schedules.weighing(facts, weights(facts), {*divided, *followed})
@@ -72,6 +72,14 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 "high",
                 f"if self.training: {count} += 1, and port again",
             )
+
+
+def _is_left_serial(facts: Facts, read: cst.CSTNode) -> bool:
+    """Tell whether the loop that counts ``read`` leaves the serial count: summed over the ranks behind it."""
+    from dlrun.port.placement.torch import interpreted
+    from dlrun.port.steps.metrics import environments
+
+    return environments.uneven(facts) is None and interpreted(facts).left_serial.get(read, False)
 
 
 def made_serial(facts: Facts, divided: Collection[cst.CSTNode]) -> dict[cst.BaseExpression, None]:

@@ -1,4 +1,5 @@
-"""Part of step "metrics": buffers that functions of autograd change in passing, and what hooks tell optimizers."""
+"""Part of step "metrics": buffers that functions of autograd change in passing, what hooks tell optimizers, and what
+hooks of weights make of their gradients."""
 
 from __future__ import annotations
 
@@ -9,13 +10,19 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.program.script import calls_method, dotted, walk
+from dlrun.port.program.script import calls_method, dotted, names_in, walk
 from dlrun.port.steps.metrics.in_place import is_buffer
 
 _FUNCTION = "torch.autograd.Function"
 _OPTIMIZER = re.compile(r"^torch\.optim(\.\w+)*\.Optimizer$")
 _HOOKS = re.compile(r"^register_(full_)?(forward|backward)(_pre)?_hook$")
 _IN_PLACE = re.compile(r"^[a-z]\w*[a-z0-9]_$")
+_OF_WEIGHTS = ("register_hook", "register_post_accumulate_grad_hook")
+_LINEAR = (  # the mean of what they make of gradients is what they make of the mean
+    *("clone", "detach", "to", "float", "double", "half", "mul", "mul_", "div", "div_", "neg", "contiguous", "view"),
+    *("reshape", "masked_fill", "masked_fill_", "zeros_like", "zero_", "where", "t", "transpose"),
+)
+_KEEPS = ("append", "extend", "add", "update", "print", "info", "debug", "put")
 _ALIKE = ("requires_grad_", "resize_as_", "detach_", "zero_")
 
 
@@ -60,6 +67,70 @@ def torch(facts: Facts) -> Iterator[Doubt]:
                     "high",
                     f"{facts.alias}.average() of what it keeps of that, before it is used",
                 )
+    yield from _of_weights(facts)
+
+
+def _of_weights(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt about each hook that makes of the gradient of a weight what is no multiple of it."""
+    for call in facts.script.calls:
+        if not calls_method(call, *_OF_WEIGHTS) or len(call.args) != 1 or facts.local(call.func.value):
+            continue
+        if any(_bends(function) for function in _functions(facts, call.args[0].value)):
+            yield Doubt(
+                call,
+                "it changes gradients of a rank's samples before they are averaged: what it clips is not the mean",
+                "medium" if facts.keeps_steps else "low",
+                f"clip behind {facts.alias}.gradients(), before the update",
+                name="not-averaged",
+            )
+
+
+def _functions(facts: Facts, hook: cst.BaseExpression) -> list[cst.Lambda | cst.FunctionDef]:
+    made = [hook, *(o.node for o in facts.flow.origins(hook)), *facts.flow.definitions(hook)]
+    return [n for n in dict.fromkeys(made) if isinstance(n, (cst.Lambda, cst.FunctionDef))]
+
+
+def _bends(function: cst.Lambda | cst.FunctionDef) -> bool:
+    """Tell whether what a hook makes of its gradient, or of ``p.grad``, is no multiple of it: it clips, say."""
+    made = {p.name.value for p in function.params.params[-1:]}
+    body = list(walk(function.body))
+    for node in body:
+        if isinstance(node, cst.Assign) and made & names_in(node.value):
+            made |= {t.target.value for t in node.targets if isinstance(t.target, cst.Name)}
+    if isinstance(function, cst.Lambda):
+        kept = isinstance(function.body, cst.Call) and _called(function.body) in _KEEPS  # which returns nothing
+        changed = [] if kept else body
+    else:
+        ends = [n.value for n in body if isinstance(n, cst.Return) and n.value is not None]
+        in_place = [n for n in body if isinstance(n, cst.Call) and _IN_PLACE.search(_called(n))]
+        ends += [n for n in in_place if _root(n.func) in made]
+        ends += [n.value for n in body if isinstance(n, cst.Assign) and _sets_grad(n, made)]
+        changed = [n for end in ends for n in walk(end)]
+    return any(_is_bent(node, made) for node in changed)
+
+
+def _sets_grad(node: cst.Assign, made: set[str]) -> bool:
+    return any(isinstance(t.target, cst.Attribute) and _root(t.target) in made for t in node.targets)
+
+
+def _called(call: cst.Call) -> str:
+    return dotted(call.func).rpartition(".")[2] or (
+        call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    )
+
+
+def _is_bent(node: cst.CSTNode, made: set[str]) -> bool:
+    """Tell whether ``node`` makes something of one of ``made`` that is no multiple of it."""
+    match node:
+        case cst.Call():
+            return _called(node) not in _LINEAR and bool(made & names_in(node))
+        case cst.BinaryOperation(left=left, right=right, operator=cst.Multiply()):
+            return bool(made & names_in(left)) and bool(made & names_in(right))
+        case cst.BinaryOperation(right=right, operator=cst.Divide() | cst.Power()):
+            return bool(made & names_in(right)) or (
+                isinstance(node.operator, cst.Power) and bool(made & names_in(node))
+            )
+    return False
 
 
 def _is_a(facts: Facts, cls: cst.ClassDef, known: Callable[[str], bool]) -> bool:

@@ -11,7 +11,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import GENERATORS
 from dlrun.port.facts.numbers.computed import computed
 from dlrun.port.facts.taint import losses
-from dlrun.port.facts.updates.rates import sets_groups_rate
+from dlrun.port.facts.updates.rates import set_in_group
 from dlrun.port.feeds.positions.positions import mentions, slides
 from dlrun.port.insert import statements
 from dlrun.port.program.script import argument, calls_method, dotted, names_in, table_of, walk
@@ -321,5 +321,5 @@ def _trained_by(facts: Facts) -> frozenset[cst.CSTNode]:
     """Return what the batches, the losses and the rates of the training are made of."""
     values = losses(facts.script)
     values += [loop.iter for loop in facts.loops if isinstance(loop, cst.For)]
-    values += [n.value for n in facts.script.of(cst.Assign) if sets_groups_rate(facts, n)]
+    values += [rate for n in facts.script.nodes if (rate := set_in_group(facts, n)) is not None]
     return frozenset(computed(facts.flow, values).nodes)

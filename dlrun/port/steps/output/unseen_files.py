@@ -14,7 +14,7 @@ from dlrun.port.program.script import argument, calls_method, dotted
 # What methods and functions that write are called; a file's own write() goes where its file was opened.
 _SAVES = re.compile(r"^(save|export|dump)(_\w+)?$|^to_\w*file$|^write_\w+$|^add_meta_graph(_and_variables)?$")
 _IN_MEMORY = re.compile(
-    r"^(torch|tensorflow|keras|numpy|builtins|os|sys|logging|argparse|io)(\.|$)|dumps$|_string$|state_dict"
+    r"^(torch|tensorflow|keras|numpy|builtins|os|sys|logging|argparse|io)(\.|$)|dumps$|_string$|state_dict|^save_for_(backward|forward)$"
 )
 _UNPACKS = ("extractall", "unpack_archive", "extract_archive", "download_and_extract_archive")
 _FETCHES = re.compile(r"(^|_)download(_|$)|^fetch_\w+$|^load_dataset$|^download_and_\w+$", re.IGNORECASE)
