@@ -54,7 +54,10 @@ def changes_weights(facts: ScriptFacts, node: cst.CSTNode) -> bool:
 def changes_training(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` changes weights or a model, keeps weights for later, freezes them, or sets a rate."""
     match node:
-        case cst.Call(func=cst.Attribute(attr=cst.Name(how))) if how in (*_KEEPS, *_FREEZES):
+        case cst.Call(func=cst.Attribute(attr=cst.Name(how))) if how in _KEEPS:
+            above = (up for up in facts.script.above(node) if isinstance(up, cst.Call))
+            return not any("save" in dotted(call.func) for call in above)  # rank 0 alone writes
+        case cst.Call(func=cst.Attribute(attr=cst.Name(how))) if how in _FREEZES:
             return True
         case cst.Call(func=func, args=[cst.Arg(value=first), *_]) if dotted(func).endswith(".set_value"):
             return dotted(first).endswith((".lr", ".learning_rate"))
