@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -96,7 +96,16 @@ def _results(model: Any) -> dict[str, Any]:
     if is_in_graph():
         metrics = [metric for metric in parts_of(model.metrics) if folds(metric) is not None]
         return {metric.name: float(keras.backend.get_value(metric.result())) for metric in metrics}
-    return {name: _number(value) for name, value in model.get_metrics_result().items()}
+    return {name: _number(value) for name, value in _flat(model.get_metrics_result())}
+
+
+def _flat(results: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what Keras's logs have of the results: those of a metric with several stand among the others."""
+    for name, value in results.items():
+        if isinstance(value, dict):
+            yield from _flat(value)
+        else:
+            yield name, value
 
 
 def _number(value: Any) -> Any:

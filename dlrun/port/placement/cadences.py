@@ -17,6 +17,7 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression
 from dlrun.port.placement.beside_sums import beside_sums, entries_beside_sums
+from dlrun.port.placement.countdowns import starts
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.selected import compared_in_order
 from dlrun.port.placement.shards import Cadence, Shards
@@ -83,6 +84,8 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
     for number in compared_in_order(facts, partial(_place, run)):
         if number not in run.shards.divided and _is_serial(run, number):
             yield Cadence(number, repeats=False)
+    for number in starts(facts, run, partial(counts, run), partial(_is_serial, run)):
+        yield Cadence(number, repeats=False)
     for node in [n for n in run.seen if isinstance(n, (cst.Comparison, cst.BinaryOperation, cst.Call))]:
         known = (run.shards.divided, run.shards.counted, run.iteration_numbers)
         if any(n in each for n in walk(node) for each in known):

@@ -1,0 +1,71 @@
+"""Counts that go on from a number of the script's: ``left = 100``, and ``left -= 1`` with every iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import ScriptFacts
+from dlrun.port.placement.interpret import Interpreter
+from dlrun.port.program.trees import Binding
+
+Tells = Callable[[cst.BaseExpression], bool]
+
+
+def starts(facts: ScriptFacts, run: Interpreter, counts: Tells, is_serial: Tells) -> Iterator[cst.BaseExpression]:
+    """Yield the numbers of serial steps from which iterations are counted on, mostly down to 0.
+
+    Divided, they are counted to their end in 1/n of the iterations, and what is shown is n times what is left. Not
+    those of what changes by fractions: that moves n times as much in an iteration.
+    """
+    for line in (*facts.script.of(cst.AugAssign), *facts.script.of(cst.Assign)):
+        moved = _moved(line)
+        if moved is None or not counts(moved[0]) or _picks(facts, moved[0]):
+            continue
+        count, step, down = moved
+        known = (run.shards.counted, run.shards.ramped, run.shards.divided)
+        if any(step in nodes for nodes in known) or any(isinstance(c, float) for c in _consts(run, step)):
+            continue
+        begun = [b.value for b in _bindings(facts, count) if b.how == "assign" and b.node is not line and not b.path]
+        begun = [value for value in begun if value is not None and not counts(value)]
+        whole = [c for node in (step, *begun) for c in _consts(run, node)]
+        if not whole or not all(isinstance(c, int) for c in whole):
+            continue
+        for value in begun:
+            first = [c for c in _consts(run, value) if c not in (0, 1)]
+            if is_serial(value) and (first or (down and not _consts(run, value))):
+                yield value
+
+
+def _moved(line: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, bool] | None:
+    """Return what ``line`` counts on, by how much, and whether down: ``left -= 8``, ``left = left - 1``."""
+    match line:
+        case cst.AugAssign(target=target, operator=cst.AddAssign() | cst.SubtractAssign() as how, value=step):
+            return target, step, isinstance(how, cst.SubtractAssign)  # type: ignore[return-value]
+        case cst.Assign(
+            targets=[cst.AssignTarget(target=target)],
+            value=cst.BinaryOperation(left=left, operator=cst.Add() | cst.Subtract() as sign, right=step),
+        ) if target.deep_equals(left):
+            return target, step, isinstance(sign, cst.Subtract)  # type: ignore[return-value]
+    return None
+
+
+def _picks(facts: ScriptFacts, count: cst.BaseExpression) -> bool:
+    """Tell whether ``count`` is a place among the samples: ``x[at - 8 : at]``."""
+    uses = (n for n in facts.script.of(type(count)) if n.deep_equals(count))
+    return any(isinstance(up, cst.SubscriptElement) for use in uses for up in facts.script.above(use))
+
+
+def _bindings(facts: ScriptFacts, count: cst.BaseExpression) -> list[Binding]:
+    if not isinstance(count, cst.Attribute):
+        return facts.script.bindings_of(count)
+    owners = facts.flow.classes(count.value)
+    return [b for owner in owners for b in facts.script.attributes.get((owner, count.attr.value), [])]
+
+
+def _consts(run: Interpreter, node: cst.BaseExpression) -> list[object]:
+    """Return the numbers that ``node`` is known to be; of an expression that was never reached what is written."""
+    if isinstance(node, (cst.Integer, cst.Float)):
+        return [node.evaluated_value]
+    return [v.const for v in run.seen.get(node, ()) if isinstance(v.const, (int, float))]
