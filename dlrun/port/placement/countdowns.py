@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.placement.interpret import Interpreter
-from dlrun.port.program.trees import Binding
+from dlrun.port.program.script import Binding
 
 Tells = Callable[[cst.BaseExpression], bool]
 
@@ -27,8 +27,8 @@ def starts(facts: ScriptFacts, run: Interpreter, counts: Tells, is_serial: Tells
         known = (run.shards.counted, run.shards.ramped, run.shards.divided)
         if any(step in nodes for nodes in known) or any(isinstance(c, float) for c in _consts(run, step)):
             continue
-        begun = [b.value for b in _bindings(facts, count) if b.how == "assign" and b.node is not line and not b.path]
-        begun = [value for value in begun if value is not None and not counts(value)]
+        written = [b.written for b in _bindings(facts, count) if b.how == "assign" and b.node is not line]
+        begun = [value for value in written if value is not None and not counts(value)]
         whole = [c for node in (step, *begun) for c in _consts(run, node)]
         if not whole or not all(isinstance(c, int) for c in whole):
             continue
@@ -42,12 +42,12 @@ def _moved(line: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, b
     """Return what ``line`` counts on, by how much, and whether down: ``left -= 8``, ``left = left - 1``."""
     match line:
         case cst.AugAssign(target=target, operator=cst.AddAssign() | cst.SubtractAssign() as how, value=step):
-            return target, step, isinstance(how, cst.SubtractAssign)  # type: ignore[return-value]
+            return target, step, isinstance(how, cst.SubtractAssign)
         case cst.Assign(
             targets=[cst.AssignTarget(target=target)],
             value=cst.BinaryOperation(left=left, operator=cst.Add() | cst.Subtract() as sign, right=step),
         ) if target.deep_equals(left):
-            return target, step, isinstance(sign, cst.Subtract)  # type: ignore[return-value]
+            return target, step, isinstance(sign, cst.Subtract)
     return None
 
 
