@@ -71,9 +71,12 @@ def _pairs(model: Any) -> list[tuple[Any, str]]:
 
 
 def unfolded(model: Any) -> list[str]:
-    """Return the names of the model's metrics of which nobody knows how they come together."""
+    """Return what the logs call the model's metrics of which nobody knows how they come together."""
     metrics = [m for m in parts_of(getattr(model, "metrics", ())) if isinstance(m, keras.metrics.Metric)]
-    return [metric.name for metric in metrics if folds(metric) is None]
+    unknown = [metric for metric in metrics if folds(metric) is None]
+    if is_in_graph():
+        return [metric.name for metric in unknown]
+    return [name for metric in unknown for name, _ in _flat({metric.name: metric.result()})]
 
 
 def _values(variables: list[Any]) -> list[Any]:
