@@ -21,7 +21,7 @@ def starts(facts: ScriptFacts, run: Interpreter, counts: Tells, is_serial: Tells
     """
     for line in (*facts.script.of(cst.AugAssign), *facts.script.of(cst.Assign)):
         moved = _moved(line)
-        if moved is None or not counts(moved[0]) or _picks(facts, moved[0]):
+        if moved is None or not counts(moved[0]) or _picks(facts, moved[0]) or not _runs_always(facts, line):
             continue
         count, step, down = moved
         known = (run.shards.counted, run.shards.ramped, run.shards.divided)
@@ -49,6 +49,20 @@ def _moved(line: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, b
         ) if target.deep_equals(left):
             return target, step, isinstance(sign, cst.Subtract)
     return None
+
+
+def _runs_always(facts: ScriptFacts, line: cst.CSTNode, depth: int = 3) -> bool:
+    """Tell whether no test lets ``line`` run, such as one for every so many steps: these come as often on n ranks."""
+    tested = False
+    for up in facts.script.above(line):
+        if isinstance(up, (cst.For, cst.While)):
+            return not tested
+        if isinstance(up, cst.FunctionDef):
+            calls = facts.flow.callers(up) if depth else []
+            return not tested and all(_runs_always(facts, call, depth - 1) for call in calls)
+        if isinstance(up, (cst.If, cst.IfExp)):
+            tested = tested or not facts.script.inside(line, up.test)
+    return True
 
 
 def _picks(facts: ScriptFacts, count: cst.BaseExpression) -> bool:

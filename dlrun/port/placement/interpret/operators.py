@@ -456,8 +456,9 @@ class Operators(Expressions):
         counting = [self._counts_on(side) for side in (node.left, node.comparisons[0].comparator)]
         if counting not in ([True, False], [False, True]):
             return False
-        other = sides[counting.index(False)]
-        return other.place.kind is Kind.COUNT or (other.const == 0 and other.const is not False)
+        other, count = sides[counting.index(False)], (node.left, node.comparisons[0].comparator)[counting.index(True)]
+        none = other.const == 0 and other.const is not False and isinstance(count, (cst.Name, cst.Attribute))
+        return none or other.place.kind is Kind.COUNT
 
     def _counts_on(self, side: cst.BaseExpression) -> bool:
         """Tell whether ``side`` is made of what counts the iterations of the loop that is run."""
