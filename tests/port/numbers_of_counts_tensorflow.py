@@ -279,3 +279,10 @@ for epoch in range(2):
         if remaining == 0:
             spent.append(epoch)
     print("heat", heat.value, "remaining", remaining, spent)
+
+chance = 1.0
+for epoch in range(2):
+    for bx, by in ds:
+        weighed(bx, by)
+        chance = chance - 0.02
+    print("chance", round(chance, 4))

@@ -17,18 +17,9 @@ def starts(facts: ScriptFacts, run: Interpreter, counts: Tells, is_serial: Tells
     """Yield the numbers of serial steps from which iterations are counted on, mostly down to 0.
 
     Divided, they are counted to their end in 1/n of the iterations, and what is shown is n times what is left. Not
-    those of what changes by fractions: that moves n times as much in an iteration.
+    those of what changes by fractions: see ``fractions``.
     """
-    for line in (*facts.script.of(cst.AugAssign), *facts.script.of(cst.Assign)):
-        moved = _moved(line)
-        if moved is None or not counts(moved[0]) or _picks(facts, moved[0]) or not _runs_always(facts, line):
-            continue
-        count, step, down = moved
-        known = (run.shards.counted, run.shards.ramped, run.shards.divided)
-        if any(step in nodes for nodes in known) or any(isinstance(c, float) for c in _consts(run, step)):
-            continue
-        written = [b.written for b in _bindings(facts, count) if b.how == "assign" and b.node is not line]
-        begun = [value for value in written if value is not None and not counts(value)]
+    for step, down, begun in _counted_on(facts, run, counts):
         whole = [c for node in (step, *begun) for c in _consts(run, node)]
         if not whole or not all(isinstance(c, int) for c in whole):
             continue
@@ -36,6 +27,33 @@ def starts(facts: ScriptFacts, run: Interpreter, counts: Tells, is_serial: Tells
             first = [c for c in _consts(run, value) if c not in (0, 1)]
             if is_serial(value) and (first or (down and not _consts(run, value))):
                 yield value
+
+
+def fractions(facts: ScriptFacts, run: Interpreter, counts: Tells) -> Iterator[cst.BaseExpression]:
+    """Yield by how much of something that is not 0 each iteration takes away, or adds: ``chance -= 0.02``.
+
+    n ranks move it n times as much in each of theirs: so it is the serial script's in all that reads it.
+    """
+    for step, _, begun in _counted_on(facts, run, counts):
+        moves = [c for c in _consts(run, step) if isinstance(c, float) and c != 1]
+        if moves and any(c != 0 for value in begun for c in _consts(run, value)):
+            yield step
+
+
+def _counted_on(
+    facts: ScriptFacts, run: Interpreter, counts: Tells
+) -> Iterator[tuple[cst.BaseExpression, bool, list[cst.BaseExpression]]]:
+    """Yield by what counts go on in every iteration, whether down, and from which expressions they begin."""
+    for line in (*facts.script.of(cst.AugAssign), *facts.script.of(cst.Assign)):
+        moved = _moved(line)
+        if moved is None or not counts(moved[0]) or _picks(facts, moved[0]) or not _runs_always(facts, line):
+            continue
+        count, step, down = moved
+        known = (run.shards.counted, run.shards.ramped, run.shards.divided)
+        if any(step in nodes for nodes in known):
+            continue
+        written = [b.written for b in _bindings(facts, count) if b.how == "assign" and b.node is not line]
+        yield step, down, [value for value in written if value is not None and not counts(value)]
 
 
 def _moved(line: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, bool] | None:

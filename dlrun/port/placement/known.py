@@ -19,11 +19,12 @@ _MADE = ("loader", "iterable", "indices", "stretch")
 def shards_of_keras(facts: KerasFacts, steps: Iterable[Edit]) -> Shards:
     """Return where the batches of the loops around ``train_on_batch()`` come from."""
     from dlrun.port.steps.counts.keras_loops import shared
+    from dlrun.port.steps.metrics import ramps
 
     steps = list(steps)
     divided, counted = _counts(facts, steps)
     return Shards(
-        ramped=_ramped(facts, steps),
+        ramped=_ramped(facts, steps) | {e.node for e in ramps.keras(facts) if any(e.node is s.node for s in steps)},
         made=frozenset(facts.iterated),
         loops=frozenset(shared(facts)),
         training=frozenset(facts.loops),

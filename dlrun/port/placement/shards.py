@@ -30,7 +30,8 @@ class Shards:
     one; ``loops`` those each iteration of which trains on a batch; ``drawing`` the functions that return the next
     batch; ``divided`` the expressions that become 1/n (steps), ``counted`` those that are made serial already.
     ``cadences`` are those of ``divided`` that were found by what the run of the program counts (see ``cadences``).
-    ``ramped`` are those by which edits let something change as much an epoch as in the serial script.
+    ``ramped`` are those by which edits let something change as much an epoch as in the serial script; ``fractions``
+    those of them that the run of the program found (see ``countdowns``).
     ``lengths`` are the calls of ``len()`` that count a rank's batches; ``sampled`` draw samples at random for a step.
     ``kind`` tells what an expression is: module, optimizer, ...; ``steps`` are the updates, ``gradients`` those that
     become those of all ranks where they are made.
@@ -60,6 +61,7 @@ class Shards:
     cadences: dict[cst.CSTNode, Cadence] = field(default_factory=dict)
     counted: frozenset[cst.CSTNode] = frozenset()
     ramped: frozenset[cst.CSTNode] = frozenset()
+    fractions: frozenset[cst.CSTNode] = frozenset()
     lengths: frozenset[cst.CSTNode] = frozenset()
     sampled: frozenset[cst.CSTNode] = frozenset()
     kind: Callable[[cst.CSTNode], str] = lambda node: ""
