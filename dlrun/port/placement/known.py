@@ -109,10 +109,12 @@ def _plays(facts: Facts) -> Iterator[cst.CSTNode]:
 
 
 def _ramped(facts: ScriptFacts, steps: Iterable[Edit]) -> frozenset[cst.CSTNode]:
-    """Return the factors that are raised to the power of the ranks."""
+    """Return the factors that are raised to the power of the ranks, and the fractions that their number multiplies."""
     found = [e for e in steps if isinstance(e.node, cst.BaseExpression)]
     texts = [(e.node, facts.script.module.code_for_node(e.rewrite(e.node))) for e in found]
-    return frozenset(node for node, text in texts if text.startswith(f"{facts.alias}.compound("))
+    moved = {n.value for n in facts.script.of(cst.AugAssign) if isinstance(n.value, cst.Float)}  # rate -= 0.001
+    found_moved = {n for n, text in texts if n in moved and text.startswith(f"{facts.alias}.serial_steps(")}
+    return frozenset(n for n, text in texts if text.startswith(f"{facts.alias}.compound(")) | found_moved
 
 
 def _counts(facts: ScriptFacts, steps: Iterable[Edit]) -> tuple[frozenset[cst.CSTNode], frozenset[cst.CSTNode]]:
