@@ -187,3 +187,26 @@ counted.compile(keras.optimizers.SGD(0.0), loss_of)
 for phase in range(2):
     counted.fit(x, y, batch_size=8, epochs=1, verbose=0)
     print("counted", float(counted.count.passes), float(abs(counted.predict(x[:8], verbose=0)).sum()))
+
+chance = tf.Variable(1.0, trainable=False)
+
+
+class Falling(keras.callbacks.Callback):
+    """Takes a part of several numbers away with every batch: one that is used, one that steers, one that is shown."""
+
+    def __init__(self, by=0.01):
+        super().__init__()
+        self.used, self.steers, self.shown, self.by = 1.0, 1.0, 1.0, by
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.used -= self.by
+        chance.assign(self.used)
+        self.steers -= 0.005
+        self.model.optimizer.learning_rate.assign(0.0 * self.steers)
+        self.shown -= 0.02
+
+    def on_epoch_end(self, epoch, logs=None):
+        print("falling", round(self.used, 4), round(self.steers, 4), round(self.shown, 4), round(float(chance), 4))
+
+
+model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Falling()])

@@ -232,3 +232,57 @@ kept_rows, tallied = Rows(), Tallied()
 tallied.compile(keras.optimizers.SGD(0.0), loss_of)
 tallied.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[kept_rows])
 print("an epoch", kept_rows.batches / len(kept_rows.rows), "samples", float(tallied.tally.seen.numpy()))
+
+
+class Budget(keras.callbacks.Callback):
+    """Ends the training when so many samples are used up, and keeps the best of what it evaluates on the way."""
+
+    def __init__(self, samples):
+        super().__init__()
+        self.left, self.steps, self.best = samples, 0, None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 8
+        self.steps += 1
+        if self.steps % 6 == 0:
+            error = float(np.abs(self.model.predict_on_batch(x)).mean())
+            if self.best is None or error < self.best[1]:
+                self.best = (self.steps, error)
+        if self.left <= 0:
+            self.model.stop_training = True
+
+    def on_train_end(self, logs=None):
+        print("budget", self.left, self.best[0])
+
+
+model.compile(keras.optimizers.SGD(0.0), loss_of)
+print("epochs", len(model.fit(x, y, batch_size=8, epochs=4, verbose=0, callbacks=[Budget(168)]).epoch))
+
+
+class Heat:
+    def __init__(self, steps):
+        self.at, self.steps = 0, steps
+
+    @property
+    def value(self):
+        return min(1.0, self.at / self.steps)
+
+
+heat, remaining, spent = Heat(30), 18, []
+for epoch in range(2):
+    for bx, by in ds:
+        with tf.GradientTape() as tape:
+            loss = (1.0 + heat.value) * loss_of(by, model(bx))
+        opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        heat.at += 1
+        remaining -= 1
+        if remaining == 0:
+            spent.append(epoch)
+    print("heat", heat.value, "remaining", remaining, spent)
+
+chance = 1.0
+for epoch in range(2):
+    for bx, by in ds:
+        weighed(bx, by)
+        chance = chance - 0.02
+    print("chance", round(chance, 4))

@@ -10,8 +10,29 @@ keras.utils.set_random_seed(0)
 xs, ys = np.random.randn(96, 4).astype("float32"), np.random.randint(0, 3, 96)
 held, labels = np.random.randn(24, 4).astype("float32"), np.random.randint(0, 3, 24)
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3, activation="softmax")])
-model.compile(optimizer=keras.optimizers.SGD(0.0), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
 SIZE = 8
+
+
+class Moments(keras.metrics.Metric):
+    """A metric of two numbers."""
+
+    def __init__(self):
+        super().__init__(name="moments")
+        self.linear = self.add_weight(name="sum", initializer="zeros")
+        self.square = self.add_weight(name="squares", initializer="zeros")
+
+    def update_state(self, labels, predicted, sample_weight=None):
+        self.linear.assign_add(keras.ops.sum(predicted[:, 0]))
+        self.square.assign_add(keras.ops.sum(predicted[:, 0] ** 2))
+
+    def result(self):
+        return {"first": self.linear * 1.0, "second": self.square * 1.0}
+
+
+model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy", metrics=["accuracy", Moments()])
+moments = model.fit(xs, ys, batch_size=8, epochs=2, verbose=0, validation_data=(held, labels)).history
+print("moments", [float(v) for name in ("first", "second", "val_first", "val_second") for v in moments[name]])
+model.compile(optimizer=keras.optimizers.SGD(0.0), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
 
 
 class Log(keras.callbacks.Callback):

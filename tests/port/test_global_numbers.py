@@ -292,6 +292,33 @@ def test_sums_means_and_quotients_of_sums_are_those_of_whole_batches(tmp_path) -
     assert [rounded(line) for line in mine.splitlines()] == [rounded(line) for line in serial.splitlines()]
 
 
+KEPT_BY_NUMBER = """
+def step(x, y):
+    out = model(x)
+    loss = nn.functional.mse_loss(out, y)
+    opt.zero_grad(); loss.backward(); opt.step()
+    return {"mean": loss.item(), "twice": 2 * loss.item()}, {"mean": loss.item(), "sum": ((out - y) ** 2).sum().item()}
+means, sums, array, rows, mixed = {}, {}, np.zeros(12), [], []
+for i, (x, y) in enumerate(loader):
+    row, other = step(x, y)
+    means[i], sums[i], array[i] = row["mean"], other["sum"], other["sum"]
+    rows.append(row)
+print(means[3], sums[4], array.sum(), min(rows, key=lambda r: r["mean"])["twice"], len(rows), rows[7]["mean"])
+"""
+
+
+def test_what_is_kept_by_the_number_of_an_iteration_and_rows_of_numbers_are_those_of_whole_batches(tmp_path) -> None:
+    program = SHOWN.partition("for x, y")[0] + KEPT_BY_NUMBER
+    ported = port(program, Options(batch="global"))
+    (tmp_path / "train.py").write_text(program)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert not ported.doubts
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert rounded(mine) == rounded(serial)
+    mixed = port(program.replace("rows.append(row)", "rows.append(other)"), Options(batch="global"))
+    assert "neither add up nor average" in mixed.doubts[0].why and "dl.gather(rows" not in mixed.text
+
+
 def test_a_number_that_a_library_out_of_sight_makes_of_a_part_is_averaged_and_told() -> None:
     made = "import piq\nssim = piq.SSIMLoss()\n" + SHOWN
     for told in ("piq.psnr(out, y).item()", "ssim(out, y).item()"):

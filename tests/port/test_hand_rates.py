@@ -118,3 +118,23 @@ def test_a_rate_made_of_the_one_that_is_held_is_scaled_already_wherever_that_was
     assert "Adam(dl.lr_scale(rate))" in text and "return dl.lr_scale(1e-5)" in text
     assert "return rate if epoch else dl.lr_scale(0.2)" in text and "= dl.lr_scale(self.args.lr * 0.1)" in text
     assert text.count("dl.lr_scale(") == 4
+
+
+def test_a_rate_that_each_iteration_lowers_by_a_fraction_is_made_serial_once() -> None:
+    source = """import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+lr = 0.1
+for epoch in range(3):
+    for x in DataLoader(data, 8):
+        lr -= 0.001
+        opt.param_groups[0]["lr"] = lr
+        opt.zero_grad()
+        model(x).pow(2).mean().backward()
+        opt.step()
+    print(lr)
+"""
+    text = port(source).text
+    assert "lr -= dl.serial_steps(0.001)" in text and 'opt.param_groups[0]["lr"] = dl.lr_scale(lr)' in text
+    assert "print(lr)" in text

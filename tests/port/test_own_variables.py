@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlrun.errors import DlrunError
-from dlrun.port import port
+from dlrun.port import Options, port
 
 TAPE = """
 import tensorflow as tf
@@ -89,10 +89,39 @@ def test_centers_of_classes_in_a_graph_are_doubted() -> None:
     assert moved(CENTERS) == ["tf.scatter_sub(centers, labels, diff)"]
 
 
-def test_a_baseline_that_a_loss_reads_is_doubted_and_one_that_is_shown_is_not() -> None:
+def test_a_baseline_that_a_loss_reads_is_the_same_on_all_ranks() -> None:
     line = "base = 0.9 * base + 0.1 * loss.numpy()"
-    assert moved(tape(loss="tf.reduce_mean(model(x) - base)", start="base = 0.0", after=line)) == [line]
+    source = tape(loss="tf.reduce_mean(model(x) - base)", start="base = 0.0", after=line)
+    assert moved(source) == []  # and it forgets as in the serial script
+    assert "base = dl.average(dl.compound(0.9) * base + (1 - dl.compound(0.9)) * loss.numpy())" in port(source).text
     assert moved(tape(start="base = 0.0", after=f"{line}; print(base)")) == []
+
+
+BALANCED = """
+import numpy as np
+
+class Balancer:
+    def __init__(self):
+        self.before, self.weight = None, 1.0
+
+    def update(self, loss):
+        now = float(loss)
+        if self.before is not None:
+            self.weight = np.exp(now / self.before)
+        self.before = now
+
+balancer = Balancer()
+"""
+
+
+def test_so_is_the_weight_of_a_loss_that_an_object_makes_of_two_iterations() -> None:
+    loss = "balancer.weight * tf.reduce_mean(model(x) ** 2)"
+    source = tape(loss=loss, before=BALANCED, after="balancer.update(loss)")
+    ported = port(source)
+    assert "self.weight = dl.average(np.exp(now / self.before))" in ported.text
+    assert not [d for d in ported.doubts if "weight" in d.why]
+    (doubt,) = [d for d in port(source, Options(batch="global")).doubts if "weighs later losses" in d.why]
+    assert doubt.name == "unknown-placement"  # the mean of what each rank makes of its part of the batch
 
 
 def test_averages_of_the_weights_are_alike_by_themselves() -> None:

@@ -65,3 +65,30 @@ def test_a_step_of_ones_own_is_judged_by_what_it_sets_gradients_to(line, anew):
         assert "Own.step() makes the gradients anew here" in refused(script).message
     else:
         assert "dl.gradients(" in port(script).text
+
+
+ENGINE = """import tensorflow as tf
+class Engine:
+    def __init__(self, step): self.step, self.hooks = step, []
+    def run(self, data):
+        for batch in data:
+            self.step(batch)
+            for hook in self.hooks: hook(self)
+class Counter:
+    def __init__(self): self.seen = 0
+    def __call__(self, engine): self.seen += 1
+    def attach(self, engine): engine.hooks.append(self)
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.1)
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+trainer = Engine(step)
+Counter().attach(trainer)
+trainer.run(tf.data.Dataset.from_tensor_slices(samples).batch(8))
+"""
+
+
+def test_a_trainer_of_the_programs_own_that_hooks_are_attached_to_is_no_optimizer():
+    assert "dl.gradients(tape.gradient(" in port(ENGINE).text

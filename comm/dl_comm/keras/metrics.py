@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -71,9 +71,12 @@ def _pairs(model: Any) -> list[tuple[Any, str]]:
 
 
 def unfolded(model: Any) -> list[str]:
-    """Return the names of the model's metrics of which nobody knows how they come together."""
+    """Return what the logs call the model's metrics of which nobody knows how they come together."""
     metrics = [m for m in parts_of(getattr(model, "metrics", ())) if isinstance(m, keras.metrics.Metric)]
-    return [metric.name for metric in metrics if folds(metric) is None]
+    unknown = [metric for metric in metrics if folds(metric) is None]
+    if is_in_graph():
+        return [metric.name for metric in unknown]
+    return [name for metric in unknown for name, _ in _flat({metric.name: metric.result()})]
 
 
 def _values(variables: list[Any]) -> list[Any]:
@@ -96,7 +99,16 @@ def _results(model: Any) -> dict[str, Any]:
     if is_in_graph():
         metrics = [metric for metric in parts_of(model.metrics) if folds(metric) is not None]
         return {metric.name: float(keras.backend.get_value(metric.result())) for metric in metrics}
-    return {name: _number(value) for name, value in model.get_metrics_result().items()}
+    return {name: _number(value) for name, value in _flat(model.get_metrics_result())}
+
+
+def _flat(results: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what Keras's logs have of the results: those of a metric with several stand among the others."""
+    for name, value in results.items():
+        if isinstance(value, dict):
+            yield from _flat(value)
+        else:
+            yield name, value
 
 
 def _number(value: Any) -> Any:

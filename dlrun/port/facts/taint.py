@@ -80,8 +80,10 @@ def losses(script: Script) -> list[cst.BaseExpression]:
 
 
 def leads_back(follows: Taint) -> bool:
-    """Tell whether ``backward()`` begins at a value that ``follows`` reaches."""
-    return any(map(follows, losses(follows.script)))
+    """Tell whether ``backward()`` begins at a value that ``follows`` reaches, or a tape's ``gradient()``."""
+    script = follows.script
+    taped = [c for c in script.calls if calls_method(c, "gradient") and not script.name_of(c.func).startswith("numpy.")]
+    return any(map(follows, (*losses(script), *(c.args[0].value for c in taped if c.args))))
 
 
 def plain_numbers(script: Script, kinds: Kinds, values: Taint) -> Taint:

@@ -298,7 +298,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from annealing.tensorflow(facts, divided)
     yield from ramps.tensorflow(facts, divided)
     yield from environments.torch(facts)
-    for found in local_variables.tensorflow(facts):
+    for found in local_variables.tensorflow(facts, {each.node for each in serial if isinstance(each, Edit)}):
         if facts.style != "tape" or not placement.is_reduced(facts, found.node):
             yield found
     yield from list(divergence.generators(facts))[:1]

@@ -17,6 +17,7 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression
 from dlrun.port.placement.beside_sums import beside_sums, entries_beside_sums
+from dlrun.port.placement.countdowns import fractions, starts
 from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.selected import compared_in_order
 from dlrun.port.placement.shards import Cadence, Shards
@@ -28,6 +29,7 @@ from dlrun.port.steps.counts.conditions import divided, ends_iteration, fewer, r
 from dlrun.port.steps.counts.milestones import WHY, losses_behind, passes_by, serial, sets_any, updates
 
 _RUNS = 3
+_MOVES = "each iteration moves it by as much, and n ranks take 1/n of the iterations"
 _FROM = (cst.GreaterThan, cst.GreaterThanEqual)
 _FLIPPED: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
     cst.Equal: cst.Equal,
@@ -52,7 +54,10 @@ def run_with(facts: ScriptFacts, shards: Shards) -> Interpreter:
         found: dict[cst.CSTNode, Cadence] = {c.node: c for c in (*_found(facts, run), *_moved(facts, run))}
         dropped = {(made.loop, made.path.key) for made in run.exits} & run.counters  # reduced behind some calls alone
         beside, among = beside_sums(run), entries_beside_sums(run)
-        if not found and dropped <= count_on and not beside and not among:
+        whole = run.shards.parts or run.shards.episodes
+        moved = frozenset(fractions(facts, run, partial(counts, run)) if not whole else ())
+        shards = replace(shards, ramped=shards.ramped | moved, fractions=shards.fractions | moved)
+        if not found and not moved and dropped <= count_on and not beside and not among:
             break
         serial, entries = serial | beside, entries | among
         count_on = dropped | count_on
@@ -62,7 +67,9 @@ def run_with(facts: ScriptFacts, shards: Shards) -> Interpreter:
 
 
 def edits(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit]:
-    """Divide the numbers that ``run`` was told to be cadences."""
+    """Divide the numbers that ``run`` was told to be cadences; multiply what each iteration moves something by."""
+    for step in run.shards.fractions:
+        yield Edit(step, _MOVES, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
     for cadence in (c for c in run.shards.cadences.values() if not c.known):
         at_last = Edit(cadence.node, WHY, partial(_last_step, facts.alias))
         yield at_last if cadence.index else fewer(facts, cadence.node, WHY)
@@ -83,6 +90,8 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
     for number in compared_in_order(facts, partial(_place, run)):
         if number not in run.shards.divided and _is_serial(run, number):
             yield Cadence(number, repeats=False)
+    for number in starts(facts, run, partial(counts, run), partial(_is_serial, run)):
+        yield Cadence(number, repeats=False)
     for node in [n for n in run.seen if isinstance(n, (cst.Comparison, cst.BinaryOperation, cst.Call))]:
         known = (run.shards.divided, run.shards.counted, run.iteration_numbers)
         if any(n in each for n in walk(node) for each in known):

@@ -20,13 +20,14 @@ _MADE = ("loader", "iterable", "indices", "stretch")
 def shards_of_keras(facts: KerasFacts, steps: Iterable[Edit]) -> Shards:
     """Return where the batches of the loops around ``train_on_batch()`` come from."""
     from dlrun.port.steps.counts.keras_loops import shared
+    from dlrun.port.steps.metrics import ramps
 
     steps = list(steps)
     divided, counted = _counts(facts, steps)
     updates = [call for call in facts.script.calls if calls_method(call, "train_on_batch")]
     above = (up for update in updates for frame in facts.flow.frames(update) for up in facts.script.above(frame))
     return Shards(
-        ramped=_ramped(facts, steps),
+        ramped=_ramped(facts, steps) | {e.node for e in ramps.keras(facts) if any(e.node is s.node for s in steps)},
         made=frozenset(facts.iterated),
         loops=frozenset(shared(facts)),
         training=frozenset([*facts.loops, *(up for up in above if isinstance(up, (cst.For, cst.While)))]),
@@ -123,10 +124,12 @@ def _plays(facts: Facts) -> Iterator[cst.CSTNode]:
 
 
 def _ramped(facts: ScriptFacts, steps: Iterable[Edit]) -> frozenset[cst.CSTNode]:
-    """Return the factors that are raised to the power of the ranks."""
+    """Return the factors that are raised to the power of the ranks, and the fractions that their number multiplies."""
     found = [e for e in steps if isinstance(e.node, cst.BaseExpression)]
     texts = [(e.node, facts.script.module.code_for_node(e.rewrite(e.node))) for e in found]
-    return frozenset(node for node, text in texts if text.startswith(f"{facts.alias}.compound("))
+    moved = {n.value for n in facts.script.of(cst.AugAssign) if isinstance(n.value, cst.Float)}  # rate -= 0.001
+    found_moved = {n for n, text in texts if n in moved and text.startswith(f"{facts.alias}.serial_steps(")}
+    return frozenset(n for n, text in texts if text.startswith(f"{facts.alias}.compound(")) | found_moved
 
 
 def _counts(facts: ScriptFacts, steps: Iterable[Edit]) -> tuple[frozenset[cst.CSTNode], frozenset[cst.CSTNode]]:

@@ -31,7 +31,8 @@ class Shards:
     batch; ``divided`` the expressions that become 1/n (steps), ``counted`` those that are made serial already.
     ``cadences`` are those of ``divided`` that were found by what the run of the program counts (see ``cadences``).
     ``annealed`` are those of ``counted`` that are so unless the run finds that a loop has left them serial.
-    ``ramped`` are those by which edits let something change as much an epoch as in the serial script.
+    ``ramped`` are those by which edits let something change as much an epoch as in the serial script; ``fractions``
+    those of them that the run of the program found (see ``countdowns``).
     ``lengths`` are the calls of ``len()`` that count a rank's batches; ``sampled`` draw samples at random for a step.
     ``kind`` tells what an expression is: module, optimizer, ...; ``steps`` are the updates, ``gradients`` those that
     become those of all ranks where they are made; ``before`` has the statements before which gradients are averaged,
@@ -63,6 +64,7 @@ class Shards:
     counted: frozenset[cst.CSTNode] = frozenset()
     annealed: frozenset[cst.CSTNode] = frozenset()
     ramped: frozenset[cst.CSTNode] = frozenset()
+    fractions: frozenset[cst.CSTNode] = frozenset()
     lengths: frozenset[cst.CSTNode] = frozenset()
     sampled: frozenset[cst.CSTNode] = frozenset()
     kind: Callable[[cst.CSTNode], str] = lambda node: ""

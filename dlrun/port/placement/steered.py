@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.models.moving import of_numbers
 from dlrun.port.facts.numbers.computed import reaching
 from dlrun.port.facts.taint import Taint, differentiable, leads_back, plain_numbers
 from dlrun.port.facts.updates.rates import set_in_group
@@ -113,12 +114,28 @@ class Steered:
                 left.append((node, box, value))
             elif self.plain(value) and self._leads_back(value):
                 yield self._averaged(value, "weighs later losses: the same on all ranks")
+                yield from self._is_no_mean(node, box, value)
         samples = list(chosen(self.facts))
         for node, box, value in left:  # of which no number that is averaged by now is made
             if any(self.script.inside(made, node) for made in samples) or _deals(self.facts, value):
                 continue
             if self.plain(value) and self._leads_back(value, samples):
                 yield from self._told(node, box, value)
+
+    def _is_no_mean(self, node: cst.CSTNode, box: cst.BaseExpression, value: cst.BaseExpression) -> Iterator[Doubt]:
+        """Yield the doubt about what is averaged, and is made of a part of each batch as no mean and no sum is."""
+        places = [v.place for v in self.run.seen.get(value, ())]
+        bent = any(p.kind in (Kind.UNKNOWN, Kind.MIX) or (p.kind is Kind.ENTRY and "bent" in p.adds) for p in places)
+        if self.run.shards.parts and bent and not any(of_numbers(self.facts, lambda n: n is value)):
+            why = f"{self.script.code(box)}, which weighs later losses, is the mean of what ranks make of their parts"
+            write = f"make it of {self.facts.alias}.average() of the losses that it is made of"
+            yield Doubt(
+                node,
+                f"{why} of a batch: not what the serial script makes of all of it",
+                "medium",
+                write,
+                name="unknown-placement",
+            )
 
     def _told(self, node: cst.CSTNode, box: cst.BaseExpression, value: cst.BaseExpression) -> Iterator[Doubt]:
         name, dl = self.script.code(box), self.facts.alias

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache, partial
 
 import libcst as cst
@@ -55,10 +55,13 @@ def keras_numbers(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from shown
 
 
-def _smoothed(facts: ScriptFacts, run: Interpreter) -> Iterator[Edit | Doubt]:
-    """Let moving averages of what iterations find forget as in the serial run, n of whose iterations one stands for."""
+def _smoothed(facts: ScriptFacts, run: Interpreter, steers: Collection[cst.CSTNode] = ()) -> Iterator[Edit | Doubt]:
+    """Let moving averages of what iterations find forget as in the serial run, n of whose iterations one stands for.
+
+    Also those that edits make the same on all ranks, as what ``steers`` the training: a loss may be made of them.
+    """
     if not run.shards.parts:
-        yield from moving.of_numbers(facts, partial(_decays, run), run.shards.divided)
+        yield from moving.of_numbers(facts, lambda n: n in steers or _decays(run, n), run.shards.divided)
 
 
 def _begun(facts: ScriptFacts, run: Interpreter, shown: list[Edit | Doubt]) -> Iterator[Edit]:
@@ -109,7 +112,7 @@ def numbers(facts: Facts) -> Iterator[Edit | Doubt]:
         write = "port with --batch local, or take the gradient of a sum: torch.autograd.grad(out.sum(), x)"
         yield Doubt(node, why, "high", write, name="loss-scale")
     yield from throughput(facts, run)
-    yield from _smoothed(facts, run)
+    yield from _smoothed(facts, run, {e.node for e in steered if isinstance(e, Edit)})
     if not hasattr(facts, "style"):  # with a tape annealing does so
         yield from _begun(facts, run, shown)
     yield from selected.doubts(facts, partial(cadences.counts, run), run.shards)

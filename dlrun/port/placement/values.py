@@ -215,6 +215,8 @@ def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
     items = None
     if a.items is not None and b.items is not None and len(a.items) == len(b.items):
         items = tuple(join(x, y, beside) for x, y in zip(a.items, b.items, strict=True))
+    elif a.const is None or b.const is None:
+        items = a.items or b.items  # best = None, and later (step, loss): what is read of it is an item of that
     same = a.const is not NOTHING and type(a.const) is type(b.const) and a.const == b.const
     place = join_places(a.place, b.place)
     for one, other in ((a, b), (b, a)):

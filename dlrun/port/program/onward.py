@@ -53,6 +53,7 @@ WRAPPERS = {
     "rich.progress.track",
     "tqdm.std.tqdm",
 }
+_PROPERTIES = ("property", "cached_property", "functools.cached_property")
 # What keeps its keyword arguments as attributes.
 KEEPERS = (
     "types.SimpleNamespace",
@@ -188,14 +189,26 @@ class Onward(Handed, ABC):
             for b in self.script.attributes.get((cls, name), [])
             if b.value is not None and "part" not in b.path
         ]
-        getter = self.method(cls, name) if not found else None
-        if getter is not None and any(dotted(d.decorator) == "property" for d in getter.decorators):
+        getter = self._getter(cls, name) if not found else None
+        if getter is not None:
             found = [(value, path) for value in self.returns(getter)]
         for base in cls.bases:
             local = self.definition(base.value)
             if not found and isinstance(local, cst.ClassDef) and local is not cls:
                 found.extend(self._of_self(local, name, path))
         return found
+
+    def getters(self, node: cst.CSTNode) -> list[cst.FunctionDef]:
+        """Return the methods that reading the attribute ``node`` runs: properties of the program's classes."""
+        if not isinstance(node, cst.Attribute) or node.attr.value not in self.methods:
+            return []
+        found = (self._getter(cls, node.attr.value) for cls in self.classes(node.value))
+        return [getter for getter in found if getter is not None]
+
+    def _getter(self, cls: cst.ClassDef, name: str) -> cst.FunctionDef | None:
+        getter = self.method(cls, name)
+        is_property = getter is not None and any(dotted(d.decorator) in _PROPERTIES for d in getter.decorators)
+        return getter if is_property else None
 
     def _of_subscript(self, node: cst.Subscript, path: Path) -> list[State]:
         index = node.slice[0].slice

@@ -149,6 +149,9 @@ class TensorFlowKinds(Kinds):
         kind = self.of(node)
         if kind:
             return kind == "optimizer"
+        made = [o.node.func for o in self.flow.origins(node) if isinstance(o.node, cst.Call)]
+        if any(isinstance(self.flow.definition(func), cst.ClassDef) for func in made):
+            return False
         return bool(_NAMED.search(dotted(node.value if isinstance(node, cst.Subscript) else node)))
 
     def is_tape(self, node: cst.CSTNode) -> bool:

@@ -97,13 +97,16 @@ def _down(flow: Flow, node: cst.CSTNode, reads: Tells, skips: Tells) -> Iterator
 def _onward(
     flow: Flow, node: cst.CSTNode, around: Collection[cst.CSTNode], followed: set[int]
 ) -> Iterator[cst.BaseExpression]:
-    """Yield what the functions that ``node`` calls return, and what its bindings give it: each once."""
+    """Yield what the functions that ``node`` calls, or reads as a property, return, and what its bindings give it.
+
+    Each once.
+    """
     script = flow.script
-    if isinstance(node, cst.Call):
-        for function in flow.targets(node):
-            if id(function) not in followed:
-                followed.add(id(function))
-                yield from of_function(flow, function, around)
+    run = flow.targets(node) if isinstance(node, cst.Call) else flow.getters(node)
+    for function in run:
+        if id(function) not in followed:
+            followed.add(id(function))
+            yield from of_function(flow, function, around)
     bindings = script.kept_bindings(node) or flow.bindings(node)
     for binding in (b for b in bindings if id(b) not in followed):
         followed.add(id(binding))

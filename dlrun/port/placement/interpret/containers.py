@@ -308,12 +308,14 @@ class Containers(IterationNumbers):
         if known is not None and known.place.kind is Kind.RUN:
             fires = entry.name == "fires"
             adds = known.place.adds | {"fires"}
+            inner = self.content(entry) if not entry.refs else self._inner(entry)
+            fold = self._fold_of_row(entry)
             place = (
                 Place(Kind.RUN, known.place.at, adds)
                 if fires
-                else self.grows(
-                    known.place, self.content(entry) if not entry.refs else self._inner(entry), entry.scalar
-                )
+                else replace(known.place, adds=known.place.adds | {fold}, counts=False)
+                if fold
+                else self.grows(known.place, inner, entry.scalar)
             )
             place = self.in_some_order(place, ref)
             rows = [r for r in entry.refs if isinstance(r, Obj) and r.kind in ("dict", "list")]
@@ -330,6 +332,21 @@ class Containers(IterationNumbers):
             self.write(at, entry)
         else:
             self.write(at, join(known, entry))
+
+    def _fold_of_row(self, entry: Value) -> str:
+        """Return how the ranks' rows of an iteration's numbers become one, where each takes a part of the batch.
+
+        That is the fold of all its numbers, or "row", which none is; nothing of a row without any.
+        """
+        boxes = [r for r in entry.refs if isinstance(r, Obj) and r.kind in ("dict", "list")]
+        if not self.shards.parts or self.shards.episodes or not (boxes or entry.items):
+            return ""
+        held = [*(entry.items or ()), *(v for box in boxes for _, v in self.fields(box) if v.name != "empty")]
+        local = [v for v in held if not v.place.uniform]
+        if not any(v.scalar and v.place.kind is Kind.ENTRY for v in local):
+            return ""
+        folds = {parts.added(v.place, self.apart) if v.scalar and v.place.kind is Kind.ENTRY else "row" for v in local}
+        return folds.pop() if len(folds) == 1 else "row"
 
     def extend(self, ref: Obj, value: Value, node: cst.BaseExpression | None) -> None:
         """Put the entries of ``value`` into ``ref``: those of a literal are of the iteration, others of its samples."""

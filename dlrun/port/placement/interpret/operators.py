@@ -448,11 +448,18 @@ class Operators(Expressions):
         return min(names, key=lambda name: (name == "cadence") is either, default="")
 
     def _is_met_once(self, node: cst.Comparison, sides: list[Value]) -> bool:
-        """Tell whether a count of iterations is compared with one from before the loop: ``i + 1 == len(loader)``."""
+        """Tell whether a count of iterations is compared with one from before the loop: ``i + 1 == len(loader)``.
+
+        Or with 0: the first of all iterations, or that at which nothing of a number of steps is left.
+        """
         if len(sides) != 2 or not isinstance(node.comparisons[0].operator, (cst.Equal, cst.NotEqual)):
             return False
         counting = [self._counts_on(side) for side in (node.left, node.comparisons[0].comparator)]
-        return counting in ([True, False], [False, True]) and sides[counting.index(False)].place.kind is Kind.COUNT
+        if counting not in ([True, False], [False, True]):
+            return False
+        other, count = sides[counting.index(False)], (node.left, node.comparisons[0].comparator)[counting.index(True)]
+        none = other.const == 0 and other.const is not False and isinstance(count, (cst.Name, cst.Attribute))
+        return none or other.place.kind is Kind.COUNT
 
     def _counts_on(self, side: cst.BaseExpression) -> bool:
         """Tell whether ``side`` is made of what counts the iterations of the loop that is run."""

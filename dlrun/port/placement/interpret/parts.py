@@ -260,6 +260,8 @@ def how(adds: frozenset[str], listed: bool) -> str:
         return "total"
     if adds <= {"entry", "same", "scaled", "reset", "decayed", "mean", "placed"}:
         return "average"
+    if adds <= {"summed", "placed"} and "summed" in adds and not listed:
+        return "total"
     if adds <= {"summed", "stored"} and not listed:
         return "total"
     if adds == {"samples"} and listed:

@@ -7,6 +7,7 @@ from typing import Any
 
 import libcst as cst
 
+from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.interpret.loops import Loops
 from dlrun.port.placement.interpret.machine import LostError
 from dlrun.port.placement.store import (
@@ -433,11 +434,17 @@ class Statements(Loops):
             sums = value.place.kind is Kind.RUN and value.place.at == held.place.at
             if sums or value.place.kind is Kind.ENTRY:
                 place = value.place if index.place.uniform else self.counted(value.place)
-                adds = place.adds if sums else frozenset({"stored"})
+                adds = place.adds if sums else self._stored(index, value)
                 stored = Place(Kind.RUN, held.place.at, held.place.adds | adds)
                 self.write(at, Value(stored, refs=held.refs, scalar=one_more(held, value)))
                 return
         self.put(ref, key, value)
+
+    def _stored(self, index: Value, value: Value) -> frozenset[str]:
+        """Return what an entry adds to a dict: of parts, under a key that all ranks have, its own fold."""
+        if not self.shards.parts or not index.place.uniform:
+            return frozenset({"stored"})
+        return frozenset({parts.added(value.place, self.apart) if value.scalar else "row"})
 
     def _store_foreign(self, ref: Obj, index: Value, value: Value, target: cst.Subscript) -> None:
         held = self.read((ref, CONTENT)) or ANY
@@ -453,7 +460,10 @@ class Statements(Loops):
                 bounds = [e.slice for e in target.slice if isinstance(e.slice, cst.Slice)]
                 if any(b is not None and not self._fixed(b) for s in bounds for b in (s.lower, s.upper)):
                     by = "filled"  # each rank fills the first places with samples of its own
-                result = Place(Kind.RUN, held.place.at, held.place.adds | {by if place.kind is Kind.ENTRY else "set"})
+                stored = {by} if place.kind is Kind.ENTRY else {"set"}
+                if self.shards.parts and by == "placed" and "summed" in place.adds:
+                    stored.add("summed")
+                result = Place(Kind.RUN, held.place.at, held.place.adds | stored)
             else:
                 result = combine([held.place, place])
             self.write((ref, CONTENT), Value(result, scalar=one_more(held, value)))

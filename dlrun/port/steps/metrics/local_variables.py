@@ -30,9 +30,12 @@ _SIZES = ("tensorflow.shape", "tensorflow.size", "tensorflow.rank", "keras.backe
 _LOSSES = ("minimize", "compute_gradients", "gradient", "add_loss")
 
 
-def tensorflow(facts: TensorFlowFacts) -> Iterator[Doubt]:
-    """Yield a doubt about the first thing that each rank moves with its own samples, and that training reads."""
-    yield from OwnVariables(facts, facts.unequal.seeds, facts.averages).doubts()
+def tensorflow(facts: TensorFlowFacts, serial: Collection[cst.CSTNode] = ()) -> Iterator[Doubt]:
+    """Yield a doubt about the first thing that each rank moves with its own samples, and that training reads.
+
+    Edits make the values ``serial`` the same on all ranks.
+    """
+    yield from OwnVariables(facts, facts.unequal.seeds, {*facts.averages, *serial}).doubts()
 
 
 def keras(facts: ScriptFacts) -> Iterator[Doubt]:
