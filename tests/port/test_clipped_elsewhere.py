@@ -320,3 +320,27 @@ def test_an_update_in_what_a_decorator_puts_around_a_function_is_found():
     text = port(DECORATED).text
     assert "for x, y in dl.shard(DataLoader(" in text and "\ntotal = dl.total(total)" in text
     assert "        dl.gradients(opt)  # mean over the ranks\n        nn.utils.clip_grad_norm_(" in text
+
+
+SEARCHED = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Linear(6, 2)
+opt = torch.optim.LBFGS(model.parameters())
+for x, y in DataLoader(TensorDataset(torch.randn(96, 6), torch.zeros(96).long()), 48):
+    def closure():
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        if loss.requires_grad:
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        return loss
+    opt.step(closure)
+"""
+
+
+def test_in_a_closure_they_are_averaged_before_they_are_clipped():
+    averaged = "            dl.gradients(opt)  # mean over the ranks\n"
+    assert f"{averaged}            nn.utils.clip_grad_norm_(" in port(SEARCHED).text
+    plain = SEARCHED.replace("            nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n", "")
+    assert f"loss.backward()\n{averaged[4:]}" in port(plain).text

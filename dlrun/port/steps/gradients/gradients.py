@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts, Step
 from dlrun.port.facts.taint import draws
+from dlrun.port.facts.torch import CLIPS
 from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, walk
@@ -148,9 +149,15 @@ def _closure(facts: Facts, step: Step) -> Iterator[Edit | Doubt]:
     backward = [n for n in walk(function.body) if calls_method(n, "backward")]
     if backward:
         place = script.statement_of(backward[-1])
-        outer = next(
-            (u for u in (place, *script.above(place)) if script.parents.get(script.line_of(u)) is function.body), place
-        )
+        above = list(script.above(place))
+        above = above[: above.index(function)]
+        block = script.block(place)
+        behind = block[block.index(place) + 1 :]
+        clips = any(isinstance(n, cst.Call) and CLIPS.search(dotted(n.func)) for line in behind for n in walk(line))
+        if clips and not any(isinstance(up, (cst.For, cst.While)) for up in above):
+            outer = place
+        else:
+            outer = next((u for u in (place, *above) if script.parents.get(script.line_of(u)) is function.body), place)
         yield Edit(
             script.line_of(outer),
             f"{step.what}: inside the closure, which runs several times a step",
