@@ -167,8 +167,10 @@ for x, y in train:
 )
 
 
-def test_a_moving_average_is_corrected_for_the_iterations_that_a_rank_has_made() -> None:
-    assert 'print(f"{dl.average(mean / (1 - 0.9 ** step)):.4f}")' in port(SMOOTHED).text
+def test_a_moving_average_that_forgets_as_serially_is_corrected_for_as_many_serial_steps() -> None:
+    text = port(SMOOTHED).text
+    assert "mean = dl.compound(0.9) * mean + (1 - dl.compound(0.9)) * loss.item()" in text
+    assert 'print(f"{dl.average(mean / (1 - 0.9 ** dl.serial_steps(step))):.4f}")' in text
 
 
 PASSES = (

@@ -15,7 +15,7 @@ from dlrun.port.placement import cadences
 from dlrun.port.placement.interpret.machine import Tested
 from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.shown_counts import ShownCounts
-from dlrun.port.placement.values import COUNT, Kind
+from dlrun.port.placement.values import COUNT, MIXED, Kind
 from dlrun.port.placement.wraps import Wrap
 from dlrun.port.program.script import calls_method, children, dotted, walk
 from dlrun.port.steps.counts.milestones import in_strides, updates
@@ -183,6 +183,9 @@ class Decisions(ShownCounts):
         self.lost, self.sink = [], None
         if self.place(value).uniform:  # a count: the rate follows the serial one, which each rank has of parts
             counts = [] if self.run.shards.parts or self._measured(value) else self._counts_in(value)
+            for node in [n for n in counts if self.place(n) == MIXED]:  # if warm < 100: warm += 1
+                counts.remove(node)
+                yield from self.told(node, self.place(node))
             yield from self.once([Wrap(n, "serial_steps") for n in counts], "the serial count")
             return
         by_eager = self.facts.framework == "torch" or getattr(self.facts, "style", "") == "tape"

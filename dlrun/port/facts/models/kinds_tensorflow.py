@@ -149,10 +149,11 @@ class TensorFlowKinds(Kinds):
         kind = self.of(node)
         if kind:
             return kind == "optimizer"
+        named = _NAMED.search(dotted(node.value if isinstance(node, cst.Subscript) else node))
+        if named is None or named.group(2) != "trainer":
+            return named is not None
         made = [o.node.func for o in self.flow.origins(node) if isinstance(o.node, cst.Call)]
-        if any(isinstance(self.flow.definition(func), cst.ClassDef) for func in made):
-            return False
-        return bool(_NAMED.search(dotted(node.value if isinstance(node, cst.Subscript) else node)))
+        return not any(isinstance(self.flow.definition(func), cst.ClassDef) for func in made)  # one that fits
 
     def is_tape(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is a GradientTape."""

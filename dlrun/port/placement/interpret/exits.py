@@ -84,7 +84,6 @@ class Exits(LibraryRows):
         self._counting: set[Location] = set()  # what all ranks add the same to in each iteration
         self._begun_anew: set[Location] = set()  # counts for which the loop has been solved once more
         self._tried: list[Location] = []  # what was taken for one number, each time
-        self._hoped: dict[Location, bool] = {}  # what may be one number on all ranks, and whether it is taken for one
 
     def _left(self, node: cst.CSTNode, base: State, out: State) -> State:
         """Return the state behind a loop over a shard: what it has written is serial now, or unknown."""

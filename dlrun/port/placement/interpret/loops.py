@@ -89,7 +89,7 @@ class Loops(Exits):
         starts: State = {}
         self._kept_numbers: set[Location] = set()
         optimistic: set[Location] = set()
-        hoped, self._hoped = self._hoped, {}
+        hoped, self.hoped = self.hoped, {}
         tried, self._tried = self._tried, []
         begun_anew, self._begun_anew = self._begun_anew, set()
         with self.unrecorded():
@@ -100,7 +100,7 @@ class Loops(Exits):
                     break
             else:
                 self.lost = self.lost or node
-        self._hoped, self._begun_anew, self._tried = hoped, begun_anew, tried
+        self.hoped, self._begun_anew, self._tried = hoped, begun_anew, tried
         self._note_zeros(carried, base)
         out = self._iteration(node, begin, self._start(base, carried, starts))
         del self.diverged[diverged:]
@@ -382,7 +382,7 @@ class Loops(Exits):
                 starts[at] = start
                 more = True
         if anew:  # what is computed with a count is another thing now
-            for at in [at for at in starts if not self._hoped.get(at)]:
+            for at in [at for at in starts if not self.hoped.get(at)]:
                 del starts[at]
         fresh = [at for at in starts if at not in known_before and early]
         if any(starts[at].place.kind in (Kind.SAME, Kind.ENTRY) for at in fresh):
@@ -397,9 +397,9 @@ class Loops(Exits):
         ``if seen > 9 and not told: told = True``. A tuple is one where each of its entries is.
         """
         parts = value.items or (value,)
-        if self._hoped.get(at):
+        if self.hoped.get(at):
             if not all(v.place.uniform for v in parts):
-                self._hoped[at] = False
+                self.hoped[at] = False
                 return False
             return None
         if self._tried.count(at) == _TRIES:  # once more, where what it is made of has become one number meanwhile
@@ -411,7 +411,7 @@ class Loops(Exits):
             and value.name != "grown text"
             and not before.refs
         ):
-            self._hoped[at] = True
+            self.hoped[at] = True
             self._tried.append(at)
             return True
         return None

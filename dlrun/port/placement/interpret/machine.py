@@ -156,6 +156,7 @@ class Machine:
         self.loop: Sharded | None = None
         self.diverged: list[cst.CSTNode] = []
         self.at_any_time: set[Location] = set()  # what handlers of signals, and other threads, set
+        self.hoped: dict[Location, bool] = {}  # what may be one number on all ranks, and whether it is taken for one
         self.raised_by: cst.CSTNode | None = None  # a test that diverges, by which an exception was raised
         self.clocks: set[cst.CSTNode] = set()  # tests that go by this rank's clock
         self.by_clock = False  # whether a test of the clock has left a block of this call, outside loops over shards

@@ -29,6 +29,7 @@ from dlrun.port.placement.values import (
     ANY,
     ENTRY,
     INDEX,
+    MIXED,
     NOTHING,
     SAME,
     Kind,
@@ -189,7 +190,23 @@ class Statements(Loops):
             given = self.row_of_iteration(node.value, given, False)  # (i + 1) * loss
         if self._in_place(node, old, given):
             return
-        self.assign(target, self.operated(node.operator, old, given, node), node.value)
+        result = self.operated(node.operator, old, given, node)
+        self.assign(target, self._counted_on(target, result), node.value)
+
+    def _counted_on(self, target: cst.BaseExpression, result: Value) -> Value:
+        """Return what a step in a loop over a shard leaves of a number that was taken for one on all ranks.
+
+        It is one, but not the serial one: ``if chance > 0.1: chance -= 0.01`` came by in 1/n of the iterations.
+        """
+        name = target.value if isinstance(target, cst.Name) else ""
+        at = (self.home(name), name) if isinstance(name, str) and name else None
+        if self.loop is None or self.shards.parts or at is None or not self.hoped.get(at):
+            return result
+        test = next((up.test for up in self.script.above(target) if isinstance(up, cst.If)), None)
+        asked = [n for n in walk(test) if isinstance(n, cst.Name)] if test is not None else []
+        others = [n for n in asked if n.value != name and not isinstance(self.script.parents[n], cst.Attribute)]
+        alone = len(asked) > len(others) and all(self.seen_last(n).const is not NOTHING for n in others)
+        return result.at(MIXED) if alone and result.place == SAME and result.scalar else result
 
     def _in_place(self, node: cst.AugAssign, old: Value, given: Value) -> bool:
         """Carry out ``losses += [x]``, ``seen |= set(i)``, ``tensor += x``; tell whether it is one of them."""
