@@ -275,3 +275,16 @@ for epoch in range(3):
 def test_with_tensorflow_and_keras_too(script, defined, inner, outer, lines):
     text = port(script.format(defined=defined, inner=" " * 8 + inner, outer=" " * 4 + outer)).text
     assert all(line in text for line in lines)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "if chance > 0.1:\n    chance -= 0.01\nrows.append(chance)",
+        "if chance > 0.1:\n    chance *= 0.99\nrows.append(chance)",
+        f"if warm < 10:\n    warm += 1\n    {SETS}0.1 * warm / 10".replace("\n    group", "\n        group"),
+    ],
+)
+def test_a_count_that_a_test_of_itself_lets_go_on_is_told(inner):
+    found = ported("chance, warm, rows = 1.0, 0, []\n", inner, "print(chance, rows[-1:])")
+    assert "unknown-placement" in [doubt.name for doubt in found.doubts]
