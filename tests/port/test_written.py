@@ -196,3 +196,38 @@ def test_where_rank_0_has_copied_packed_or_moved_a_file_all_ranks_know(tmp_path)
     serial = started(tmp_path, ["train.py"])
     (tmp_path / "moved.zip").unlink()
     assert started(tmp_path, ["dist.py"], ranks=3) == serial
+
+
+ENDED = """import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+start, best = time.time(), 1e9
+for epoch in range(100):
+    total = 0.0
+    for x, y in DataLoader(TensorDataset(torch.randn(96, 4), torch.zeros(96).long()), 8):
+        loss = nn.functional.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    DUE
+"""
+
+
+@pytest.mark.parametrize(
+    ("due", "asked", "leaves"),
+    [
+        ("if epoch % 10 == 9:", "    if dl.should_stop() or epoch % 10 == 9:\n", True),
+        ("if (last := epoch % 10 == 9):", "    if dl.should_stop() or (last := epoch % 10 == 9):\n", True),
+        ("if time.time() - start > 60:", "    if dl.should_stop() or dl.agree(time.time() - start > 60):\n", False),
+        ("if total < best:", "    if total < best:\n", True),  # not the best so far because the job ends
+    ],
+)
+def test_what_saves_at_times_saves_where_the_job_is_told_to_end(due, asked, leaves):
+    save = "\n        torch.save(model.state_dict(), 'last.pt')" + ("" if leaves else "\n        break")
+    text = port(ENDED.replace("DUE", due + save)).text
+    assert asked in text
+    assert ("    if dl.should_stop():  # the scheduler ends the job" in text) is leaves
