@@ -288,3 +288,35 @@ def test_with_tensorflow_and_keras_too(script, defined, inner, outer, lines):
 def test_a_count_that_a_test_of_itself_lets_go_on_is_told(inner):
     found = ported("chance, warm, rows = 1.0, 0, []\n", inner, "print(chance, rows[-1:])")
     assert "unknown-placement" in [doubt.name for doubt in found.doubts]
+
+
+FITTED = """import os, random, time
+import numpy as np, keras
+x = np.random.randn(64, 4).astype("float32")
+net = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+net.compile(keras.optimizers.SGD(0.1), "mse")
+class Watch(keras.callbacks.Callback):
+    over, start = False, time.time()
+    def on_epoch_end(self, epoch, logs=None):
+        {}
+net.fit(x, x[:, :2], batch_size=8, epochs=3, callbacks=[Watch()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "ported"),
+    [
+        ("if os.path.exists('STOP'): self.model.stop_training = True", "if dl.agree(os.path.exists('STOP')):"),
+        (
+            "self.over = time.time() > self.start + 60\n        if self.over: self.model.stop_training = True",
+            "agree(self.over)",
+        ),
+        ("self.model.optimizer.learning_rate = random.random()", "= dl.agree(dl.lr_scale(random.random()))"),
+        ("if random.random() < 0.5: self.model.layers[0].trainable = False", "if dl.agree(random.random() < 0.5):"),
+    ],
+)
+def test_what_differs_between_processes_in_a_callback_is_rank_0s(line, ported):
+    text = port(FITTED.format(line)).text
+    assert ported in text
+    seeded = port(FITTED.replace("x = np", "random.seed(0)\nx = np").format(line)).text
+    assert (ported in seeded) is ("random.random" not in line)

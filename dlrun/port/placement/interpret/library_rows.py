@@ -356,7 +356,13 @@ class LibraryRows(Calls):
             return Value(CLOCK) if self.sharded else ANY
         generator = argument(node, "generator")  # one of the script's own, which it has seeded
         local = (library, LOCAL) in (self.state or ()) and generator is None
+        local = local or (self.in_callback() and not self._is_seeded(library))
         return Value(CLOCK) if local else ANY  # rank 0's is as good as the serial one
+
+    def _is_seeded(self, library: str) -> bool:
+        """Tell whether the script seeds what ``library`` draws, on all ranks alike."""
+        names = (self.script.name_of(call.func) for call in self.script.calls)
+        return any("seed" in name and name.startswith((library, "keras.", "tensorflow.")) for name in names)
 
     def _row_seeds(self, args: list[Value], node: cst.Call) -> Value:
         sure = isinstance(self.script.parents[node], cst.Expr) and args and combine(map(self.content, args)).uniform

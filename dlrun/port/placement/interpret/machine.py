@@ -464,8 +464,15 @@ class Machine:
         """Return what holds where two ways meet: by a ``test`` that diverges, or, without one, alike on all ranks."""
         return merge(a, b) if test is None else merge_diverged(a, b, test)
 
+    def in_callback(self) -> bool:
+        """Tell whether a method runs that ``fit()`` calls: ``on_epoch_end(self, epoch, logs)``."""
+        functions = (frame.function for frame in self.stack)
+        return any(isinstance(f, cst.FunctionDef) and f.name.value.startswith("on_") for f in functions)
+
     def in_training(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node``, or a call that leads to it, stands in a loop that trains."""
+        """Tell whether ``node``, or a call that leads to it, stands in a loop that trains, or in a callback."""
+        if self.in_callback():
+            return True
         places = [node, *(frame.call for frame in self.stack if frame.call is not None)]
         return any(up in self.shards.training for place in places for up in self.script.above(place))
 
