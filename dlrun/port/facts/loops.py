@@ -7,7 +7,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.sites import Sites
-from dlrun.port.facts.taint import Taint, leads_back, without_gradients
+from dlrun.port.facts.taint import Taint, losses, without_gradients
 from dlrun.port.facts.torch import LOOPS, Gradients
 from dlrun.port.program.script import names_in, walk
 
@@ -102,7 +102,7 @@ class Loops:
         """Tell whether gradients go back through what models compute in ``loop``."""
         calls = {n for body in self.flow.bodies(loop.body) for n in walk(body) if isinstance(n, cst.Call)}
         made = [c for c in self.kinds.module_calls if c in calls and not without_gradients(self.script, c)]
-        return bool(made) and leads_back(Taint(self.script, self.kinds, made))
+        return bool(made) and any(map(Taint(self.script, self.kinds, made), losses(self.script)))
 
     def unreached(self) -> cst.FunctionDef | None:
         """Return a function that trains and that nothing in the file runs, if no chain of calls starts elsewhere."""
