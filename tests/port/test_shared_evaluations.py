@@ -523,3 +523,20 @@ print(first, evaluate())
     assert 'dl.shard(held, whole="batches")' in text
     assert ("dl.broadcast(model, opt)  # every rank starts from rank 0's state\nfirst = " in text) is (not seed)
     assert text.count("dl.broadcast(model, opt)") == 1 + (not seed)
+
+
+def test_a_generator_that_is_only_made_before_the_training_shares_no_evaluation():
+    script = f"""{HEAD}
+def again(loader):
+    while True:
+        for batch in loader:
+            yield batch
+batches = again(DataLoader(data, batch_size=8, shuffle=True))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(100):
+    x, y = next(batches)
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    opt.zero_grad()
+"""
+    assert port(script).text.count("dl.broadcast(") == 1

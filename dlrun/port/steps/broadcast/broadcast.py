@@ -65,7 +65,8 @@ def _runs(facts: Facts, line: cst.CSTNode, loop: cst.CSTNode, depth: int = 3) ->
     if facts.script.inside(loop, line):
         return True
     calls = [n for n in walk(line) if isinstance(n, cst.Call)] if depth else []
-    bodies = dict.fromkeys(target.body for call in calls for target in facts.flow.targets(call))
+    called = dict.fromkeys(target for call in calls for target in facts.flow.targets(call))
+    bodies = [f.body for f in called if not facts.flow.yields(f)]  # a generator runs when it is gone through
     return any(_runs(facts, body, loop, depth - 1) for body in bodies)
 
 
