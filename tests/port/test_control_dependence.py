@@ -275,3 +275,33 @@ for epoch in range(3):
 def test_with_tensorflow_and_keras_too(script, defined, inner, outer, lines):
     text = port(script.format(defined=defined, inner=" " * 8 + inner, outer=" " * 4 + outer)).text
     assert all(line in text for line in lines)
+
+
+FITTED = """def fit():
+    for xb, yb in loader:
+        assert xb.mean() < 9
+        loss = nn.functional.cross_entropy(model(xb), yb)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        print(loss.item())
+try:
+    fit()
+except {caught}:
+    torch.cuda.empty_cache()
+    fit()
+"""
+
+
+@pytest.mark.parametrize(
+    ("caught", "alike"),
+    [
+        ("torch.cuda.OutOfMemoryError", True),
+        ("(RuntimeError, KeyboardInterrupt)", True),
+        ("AssertionError", False),
+        ("Exception as error", False),
+    ],
+)
+def test_what_handles_other_exceptions_than_a_test_raises_is_run_by_all_ranks(caught, alike):
+    ported = port(HEAD + FITTED.format(caught=caught))
+    assert ("print(dl.average(loss.item()))" in ported.text) is alike
