@@ -491,7 +491,9 @@ class Statements(Loops):
 
     def _do_Break(self, node: cst.Break) -> None:  # noqa: N802
         if self.state is not None:
-            left_early = self.loop is not None and self.loop.node in self.shards.training and not self.updated
+            ends = next((up for up in self.script.above(node) if isinstance(up, (cst.For, cst.While))), None)
+            over = self.loop is not None and self.loop.node is ends
+            left_early = over and ends in self.shards.training and not self.updated
             changed = {
                 at: replace(value, place=replace(INDEX, at="bent"))
                 for at, value in self.state.items()
