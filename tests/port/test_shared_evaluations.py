@@ -540,3 +540,25 @@ for _ in range(100):
     opt.zero_grad()
 """
     assert port(script).text.count("dl.broadcast(") == 1
+
+
+def test_a_model_that_is_loaded_where_it_is_evaluated_first_is_the_same_on_all_ranks_already():
+    script = f"""{HEAD}
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+held = DataLoader(other, batch_size=8)
+def evaluate():
+    total = 0.0
+    with torch.no_grad():
+        for x, y in held:
+            total += (model(x) - y).pow(2).sum().item()
+    return total
+best = 0.0
+if resume:
+    model.load_state_dict(torch.load("last.pt"))
+    best = evaluate()
+for x, y in DataLoader(data, shuffle=True):
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+print(best, evaluate())
+"""
+    assert port(script).text.count("dl.broadcast(") == 1
