@@ -320,3 +320,54 @@ def test_what_differs_between_processes_in_a_callback_is_rank_0s(line, ported):
     assert ported in text
     seeded = port(FITTED.replace("x = np", "random.seed(0)\nx = np").format(line)).text
     assert (ported in seeded) is ("random.random" not in line)
+
+
+CAUGHT = """def fit():
+    for xb, yb in loader:
+        assert xb.mean() < 9
+        loss = nn.functional.cross_entropy(model(xb), yb)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        print(loss.item())
+try:
+    fit()
+except {caught}:
+    torch.cuda.empty_cache()
+    fit()
+"""
+
+
+@pytest.mark.parametrize(
+    ("caught", "alike"),
+    [
+        ("torch.cuda.OutOfMemoryError", True),
+        ("(RuntimeError, KeyboardInterrupt)", True),
+        ("AssertionError", False),
+        ("Exception as error", False),
+    ],
+)
+def test_what_handles_other_exceptions_than_a_test_raises_is_run_by_all_ranks(caught, alike):
+    ported = port(HEAD + CAUGHT.format(caught=caught))
+    assert ("print(dl.average(loss.item()))" in ported.text) is alike
+
+
+def test_a_break_out_of_a_loop_within_an_iteration_leaves_its_number_what_it_is():
+    words = """at, loss = xb, 0
+for t in range(4):
+    at = model(at)
+    loss = loss + at.mean()
+    if at.argmax() == 1:
+        break
+opt.zero_grad()
+loss.backward()
+opt.step()
+seen += loss.item()
+if (i + 1) % 50 == 0:
+    print(i + 1, seen / 50)
+    seen = 0.0
+"""
+    lines = "".join(f"    {line}\n" for line in words.splitlines())
+    ported = port(f"{HEAD}seen = 0.0\nfor i, (xb, yb) in enumerate(loader):\n{lines}")
+    assert "print(dl.serial_steps(i + 1), dl.average(seen / dl.steps(50)))" in ported.text
+    assert not [d for d in ported.doubts if d.name == "unknown-placement"]

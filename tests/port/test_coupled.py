@@ -148,3 +148,22 @@ for x, y in DataLoader(data, 8, shuffle=True):
     for batch in ("global", "local"):
         found = [d for d in port(script, Options(batch=batch)).doubts if "by samples" in d.why]
         assert bool(found) is (told and batch == "global")
+
+
+@pytest.mark.parametrize(("batch", "told"), [("views[0], views[1]", False), ("views[:8], views[8:]", True)])
+def test_batches_that_are_a_tuple_of_arrays_hold_no_single_samples(batch, told):
+    script = f"""import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (views, y) in enumerate(DataLoader(data, 8, shuffle=True)):
+    first, second = {batch}
+    loss = torch.nn.functional.mse_loss(model(first), model(second))
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    print(loss.item())
+"""
+    ported = port(script, Options(batch="global"))
+    assert ("dl.average(loss.item())" in ported.text) is not told
+    assert ("coupled-samples" in [d.name for d in ported.doubts]) is told

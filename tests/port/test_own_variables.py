@@ -365,3 +365,22 @@ def test_what_trains_out_of_sight_is_named_with_what_to_write_instead(imported, 
     with pytest.raises(DlrunError, match="trains out of sight") as refused:
         port(source)
     assert "minimize(loss" in refused.value.hint or "apply_gradients()" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("moves", "told"),
+    [
+        ("base = base + 0.1 * (2 * one.numpy() - other.numpy()); base = min(max(base, 0), 1)", False),
+        ("base = base * one.numpy() - other.numpy() / base", False),
+        ("base = np.sqrt(base + one.numpy())", True),
+    ],
+)
+def test_a_weight_that_moves_by_means_of_the_parts_is_the_serial_one(moves, told):
+    other = "other, one = tf.reduce_mean(model(x)), tf.reduce_mean(x * model(x))"
+    source = tape(loss="tf.reduce_mean(model(x) - base)", start="base = 0.0", after=f"{other}; {moves}", before=NUMPY)
+    ported = port(source, Options(batch="global"))
+    assert "base = dl.average(" in ported.text
+    assert bool([d for d in ported.doubts if "weighs later losses" in d.why]) is told
+
+
+NUMPY = "import numpy as np\n"

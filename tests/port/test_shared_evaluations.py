@@ -523,3 +523,42 @@ print(first, evaluate())
     assert 'dl.shard(held, whole="batches")' in text
     assert ("dl.broadcast(model, opt)  # every rank starts from rank 0's state\nfirst = " in text) is (not seed)
     assert text.count("dl.broadcast(model, opt)") == 1 + (not seed)
+
+
+def test_a_generator_that_is_only_made_before_the_training_shares_no_evaluation():
+    script = f"""{HEAD}
+def again(loader):
+    while True:
+        for batch in loader:
+            yield batch
+batches = again(DataLoader(data, batch_size=8, shuffle=True))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(100):
+    x, y = next(batches)
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    opt.zero_grad()
+"""
+    assert port(script).text.count("dl.broadcast(") == 1
+
+
+def test_a_model_that_is_loaded_where_it_is_evaluated_first_is_the_same_on_all_ranks_already():
+    script = f"""{HEAD}
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+held = DataLoader(other, batch_size=8)
+def evaluate():
+    total = 0.0
+    with torch.no_grad():
+        for x, y in held:
+            total += (model(x) - y).pow(2).sum().item()
+    return total
+best = 0.0
+if resume:
+    model.load_state_dict(torch.load("last.pt"))
+    best = evaluate()
+for x, y in DataLoader(data, shuffle=True):
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+print(best, evaluate())
+"""
+    assert port(script).text.count("dl.broadcast(") == 1

@@ -102,8 +102,7 @@ class Loops:
         """Tell whether gradients go back through what models compute in ``loop``."""
         calls = {n for body in self.flow.bodies(loop.body) for n in walk(body) if isinstance(n, cst.Call)}
         made = [c for c in self.kinds.module_calls if c in calls and not without_gradients(self.script, c)]
-        follows = Taint(self.script, self.kinds, made)
-        return bool(made) and any(map(follows, losses(self.script)))
+        return bool(made) and any(map(Taint(self.script, self.kinds, made), losses(self.script)))
 
     def unreached(self) -> cst.FunctionDef | None:
         """Return a function that trains and that nothing in the file runs, if no chain of calls starts elsewhere."""

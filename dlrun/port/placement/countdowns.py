@@ -24,7 +24,7 @@ def starts(facts: ScriptFacts, run: Interpreter, counts: Tells, is_serial: Tells
         if not whole or not all(isinstance(c, int) for c in whole):
             continue
         for value in begun:
-            first = [c for c in _consts(run, value) if c not in (0, 1)]
+            first = [c for c in _consts(run, value) if c not in (-1, 0, 1)]  # the number before the first is -1
             if is_serial(value) and (first or (down and not _consts(run, value))):
                 yield value
 

@@ -125,8 +125,9 @@ class Steered:
     def _is_no_mean(self, node: cst.CSTNode, box: cst.BaseExpression, value: cst.BaseExpression) -> Iterator[Doubt]:
         """Yield the doubt about what is averaged, and is made of a part of each batch as no mean and no sum is."""
         places = [v.place for v in self.run.seen.get(value, ())]
-        bent = any(p.kind in (Kind.UNKNOWN, Kind.MIX) or (p.kind is Kind.ENTRY and "bent" in p.adds) for p in places)
-        if self.run.shards.parts and bent and not any(of_numbers(self.facts, lambda n: n is value)):
+        bent = any(p.kind in (Kind.UNKNOWN, Kind.MIX) or "bent" in p.adds for p in places)
+        known = self._is_linear(value, box) or any(of_numbers(self.facts, lambda n: n is value))
+        if self.run.shards.parts and bent and not known:
             why = f"{self.script.code(box)}, which weighs later losses, is the mean of what ranks make of their parts"
             write = f"make it of {self.facts.alias}.average() of the losses that it is made of"
             yield Doubt(
@@ -136,6 +137,40 @@ class Steered:
                 write,
                 name="unknown-placement",
             )
+
+    def _is_linear(self, value: cst.CSTNode, box: cst.BaseExpression) -> bool:
+        """Tell whether the mean of what ranks make is the serial script's: ``k + 0.1 * loss.item()`` for ``k``.
+
+        What ``box`` holds is the same on all ranks, by the averages of all that goes into it.
+        """
+        match value:
+            case cst.BinaryOperation(left=left, operator=cst.Add() | cst.Subtract(), right=right):
+                return self._is_linear(left, box) and self._is_linear(right, box)
+            case cst.BinaryOperation(left=left, operator=cst.Multiply(), right=right):
+                sides = ((left, right), (right, left))
+                return any(self._is_alike(one, box) and self._is_linear(other, box) for one, other in sides)
+            case cst.BinaryOperation(left=left, operator=cst.Divide(), right=right):
+                return self._is_alike(right, box) and self._is_linear(left, box)
+            case cst.Call(func=cst.Attribute(value=of, attr=cst.Name("item" | "detach" | "numpy")), args=[]):
+                return self._is_linear(of, box)
+            case cst.Call(func=cst.Name("float"), args=[cst.Arg(value=of)]):
+                return self._is_linear(of, box)
+        places = [v.place for v in self.run.seen.get(value, ())]
+        mean = bool(places) and all(p.kind is Kind.ENTRY and not p.adds & {"bent", "summed"} for p in places)
+        return mean or self._is_alike(value, box)
+
+    def _is_alike(self, value: cst.CSTNode, box: cst.BaseExpression) -> bool:
+        """Tell whether nothing goes into ``value`` but what is the same on all ranks, and what ``box`` holds."""
+        match value:
+            case cst.Name() | cst.Attribute():
+                return is_same(self.facts, value, box) or self._serial(value)
+            case cst.Integer() | cst.Float():
+                return True
+            case cst.BinaryOperation(left=left, right=right):
+                return self._is_alike(left, box) and self._is_alike(right, box)
+            case cst.Call(func=cst.Name("min" | "max" | "abs" | "float"), args=args):
+                return all(self._is_alike(arg.value, box) for arg in args)
+        return self._serial(value)
 
     def _told(self, node: cst.CSTNode, box: cst.BaseExpression, value: cst.BaseExpression) -> Iterator[Doubt]:
         name, dl = self.script.code(box), self.facts.alias

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.placement.interpret import whole
 from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.machine import Flows, Tested
+from dlrun.port.placement.interpret.raised import is_caught
 from dlrun.port.placement.interpret.statements import Statements
 from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.store import (
@@ -325,9 +326,9 @@ class ControlFlow(Statements):
 
     def _do_Try(self, node: cst.Try) -> None:  # noqa: N802
         before = dict(self.state or {})
-        outer, self.raised_by = self.raised_by, None
+        outer, self.raised = self.raised, {}
         self.block(node.body)
-        test, self.raised_by = self.raised_by, outer
+        raised, self.raised = list(self.raised), outer
         if node.orelse is not None and self.state is not None:
             self.block(node.orelse.body)
         after = self.state
@@ -339,12 +340,16 @@ class ControlFlow(Statements):
                 self.assign(handler.name.name, ANY)
             passes = "StopIteration" in caught and self.loop is not None
             self.ended += passes  # a share ends as often as the serial script's data: epoch += 1
+            here = [each for each in raised if is_caught(self.script, handler, each)]
+            raised = [each for each in raised if each not in here]
+            test = here[-1].test if here else None
             self.diverged += [test] if test is not None else []
             self.block(handler.body)
             if test is not None and after is not None and self.state is not None:
                 self.diverged.remove(test)
             self.ended -= passes
             after = self.met(after, self.state, test)
+        self.raised.update(dict.fromkeys(raised))
         self.state = after
         if node.finalbody is not None and self.state is not None:
             self.block(node.finalbody.body)

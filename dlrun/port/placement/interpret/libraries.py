@@ -357,8 +357,8 @@ class Libraries(Given):
 
     def _by_samples(self, args: list[Value]) -> bool:
         """Tell whether these are a mean over a part of a batch, and its samples: gradients are n times the serial."""
-        if not self.shards.parts or len(args) < 2 or not args[0].scalar:
-            return False
+        if not self.shards.parts or self.shards.episodes or len(args) < 2 or not args[0].scalar:
+            return False  # batches of episodes that a rank plays are no parts of serial ones
         of, by = map(self.content, args[:2])
         return of.kind is Kind.ENTRY and "summed" not in of.adds and by.kind is Kind.ENTRY
 

@@ -12,6 +12,7 @@ import libcst as cst
 
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.interpret.local_gradients import LocalGradients
+from dlrun.port.placement.interpret.raised import Raised
 from dlrun.port.placement.shards import Shards
 from dlrun.port.placement.store import (
     CONTENT,
@@ -157,7 +158,7 @@ class Machine:
         self.diverged: list[cst.CSTNode] = []
         self.at_any_time: set[Location] = set()  # what handlers of signals, and other threads, set
         self.hoped: dict[Location, bool] = {}  # what may be one number on all ranks, and whether it is taken for one
-        self.raised_by: cst.CSTNode | None = None  # a test that diverges, by which an exception was raised
+        self.raised: dict[Raised, None] = {}  # what tests that diverge have raised so far
         self.clocks: set[cst.CSTNode] = set()  # tests that go by this rank's clock
         self.by_clock = False  # whether a test of the clock has left a block of this call, outside loops over shards
         self.by_carried: dict[cst.CSTNode, bool] = {}  # whether such a test asks for more than this iteration's entries

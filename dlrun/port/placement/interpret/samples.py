@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from dlrun.port.facts.numbers.computed import reaching
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.values import ENTRY, Kind, Place, Value
@@ -69,8 +70,11 @@ def are_samples(machine: Expressions, node: cst.CSTNode, depth: int = _DEPTH) ->
             if machine.seen_last(node).name == "list":
                 return True
             bound = machine.script.bindings_of(node)
-            if any(isinstance(b.node, cst.For) and _is_taken_apart(machine, b.node, node.value) for b in bound):
-                return True
+            loops = [
+                b.node for b in bound if isinstance(b.node, cst.For) and _is_taken_apart(machine, b.node, node.value)
+            ]
+            if loops:
+                return not any(_is_tuple(machine, node, loop) for loop in loops)
             made = [b.value for b in bound if b.value is not None and b.how == "assign"]
             return any(are_samples(machine, value, depth - 1) for value in made)
     return False
@@ -84,6 +88,21 @@ def _is_taken_apart(machine: Expressions, loop: cst.For, name: str) -> bool:
         target = target.elements[1].value  # type: ignore[assignment]
     apart = isinstance(target, (cst.Tuple, cst.List)) and called != "builtins.zip"
     return apart and loop in machine.shards.loops and name in [dotted(e.value) for e in target.elements]  # type: ignore[attr-defined]
+
+
+def _is_tuple(machine: Expressions, node: cst.Name, loop: cst.For) -> bool:
+    """Tell whether what ``loop`` calls ``node`` is a tuple of arrays: all reads are ``views[0]``, ``views[1]``."""
+    script, bound = machine.script, machine.script.bindings_of(node)
+    named = [n for n in script.named(node.value) if script.inside(n, loop.body) and n in machine.seen]
+    uses = [n for n in named if any(b.node is loop for b in reaching(script, n, bound))]
+    return bool(uses) and all(_is_item(script.parents[n], n) for n in uses)
+
+
+def _is_item(up: cst.CSTNode, node: cst.Name) -> bool:
+    match up:
+        case cst.Subscript(value=owner, slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Integer()))]):
+            return owner is node
+    return False
 
 
 def _numbers_samples(machine: Expressions, call: cst.Call) -> bool:

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.interpret.loops import Loops
 from dlrun.port.placement.interpret.machine import LostError
+from dlrun.port.placement.interpret.raised import by_assert, by_raise
 from dlrun.port.placement.store import (
     CONTENT,
     GROWN,
@@ -502,12 +503,14 @@ class Statements(Loops):
         if node.exc is not None:
             self.eval(node.exc)
         if self.loop is not None and self.diverged:
-            self.raised_by = self.diverged[-1]
+            self.raised[by_raise(self.script, node, self.diverged[-1])] = None
         self.state = None
 
     def _do_Break(self, node: cst.Break) -> None:  # noqa: N802
         if self.state is not None:
-            left_early = self.loop is not None and self.loop.node in self.shards.training and not self.updated
+            ends = next((up for up in self.script.above(node) if isinstance(up, (cst.For, cst.While))), None)
+            over = self.loop is not None and self.loop.node is ends
+            left_early = over and ends in self.shards.training and not self.updated
             changed = {
                 at: replace(value, place=replace(INDEX, at="bent"))
                 for at, value in self.state.items()
@@ -524,7 +527,7 @@ class Statements(Loops):
 
     def _do_Assert(self, node: cst.Assert) -> None:  # noqa: N802
         if not self.content(self.eval(node.test)).uniform and self.loop is not None:
-            self.raised_by = node.test
+            self.raised[by_assert(node.test)] = None
 
     def _do_Del(self, node: cst.Del) -> None:  # noqa: N802
         if isinstance(node.target, cst.Name) and self.state is not None:

@@ -51,7 +51,7 @@ def _evaluated_first(facts: Facts) -> Iterator[Edit]:
             if not any(_runs(facts, line, loop) for loop in sharded):
                 continue
             things = [thing for thing in top.things if not any(_binds(later, thing) for later in before[i:])]
-            if things:
+            if things and not any(_loads(line, thing) for thing in things):
                 begin, *_ = statements("torch/broadcast", dl=facts.alias, things=things)
                 why = f"{', '.join(things)}: the same on all ranks before they share an evaluation"
                 yield Edit(facts.script.line_of(line), why, before=(begin,))
@@ -65,8 +65,15 @@ def _runs(facts: Facts, line: cst.CSTNode, loop: cst.CSTNode, depth: int = 3) ->
     if facts.script.inside(loop, line):
         return True
     calls = [n for n in walk(line) if isinstance(n, cst.Call)] if depth else []
-    bodies = dict.fromkeys(target.body for call in calls for target in facts.flow.targets(call))
+    called = dict.fromkeys(target for call in calls for target in facts.flow.targets(call))
+    bodies = [f.body for f in called if not facts.flow.yields(f)]  # a generator runs when it is gone through
     return any(_runs(facts, body, loop, depth - 1) for body in bodies)
+
+
+def _loads(line: cst.CSTNode, thing: str) -> bool:
+    """Tell whether ``line`` sets ``thing`` to what a file holds, alike on all ranks, before it evaluates."""
+    calls = [n for n in walk(line) if isinstance(n, cst.Call)]
+    return any(dotted(call.func) == f"{thing}.load_state_dict" for call in calls)
 
 
 def _binds(line: cst.CSTNode, thing: str) -> bool:
