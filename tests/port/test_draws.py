@@ -129,7 +129,7 @@ for it in range({turns}):
             torch.save(model.state_dict(), "net.pt")
 """).text
     assert f"for it in range({written[0]}):" in text
-    assert f"if it % dl.steps(100) == 0 or {written[1]}:" in text
+    assert f"if dl.should_stop() or it % dl.steps(100) == 0 or {written[1]}:" in text
 
 
 def test_the_time_steps_that_a_model_goes_through_with_next_are_no_samples():

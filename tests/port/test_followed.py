@@ -278,7 +278,7 @@ def test_what_moves_once_an_epoch_forgets_as_in_the_serial_run():
     after = "\n".join(line.removeprefix("    ") for line in rest.splitlines())
     text = port(HEAD + inner + after).text
     assert "            s.lerp_(p, 0.01)" in text
-    assert "    if step % 200 == 0:\n        dl.save" in text
+    assert "    if dl.should_stop() or step % 200 == 0:\n        dl.save" in text
 
 
 TABLED = """

@@ -32,7 +32,7 @@ for step in range(args.steps):
 def test_the_loop_around_counts_the_steps(kinds, draw) -> None:
     ported = port(SCRIPT.format(kinds=kinds, draw=draw))
     assert "for step in range(dl.steps(args.steps)):" in ported.text
-    assert "if (step + 1) % dl.steps(200) == 0:" in ported.text
+    assert "if dl.should_stop() or (step + 1) % dl.steps(200) == 0:" in ported.text
     assert "if step > dl.steps(args.steps - args.last):" in ported.text
     assert not [doubt.why for doubt in ported.doubts if "changes at this step" in doubt.why]
 

@@ -91,7 +91,7 @@ for x, y in DataLoader(data, shuffle=True):
     text = port(source).text
     assert "for a, b in DataLoader(held):" in text
     assert "mean += step(x, y, False) / dl.steps(100)" in text
-    assert "if done % dl.steps(100) == 0:" in text
+    assert "if dl.should_stop() or done % dl.steps(100) == 0:" in text
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from dlrun.port.steps.metrics import environments
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """Ask, where the outermost training loop saves its checkpoint, whether the job was told to stop.
 
+    What saves every so many epochs, or before it leaves, saves then, too: ``if dl.should_stop() or epoch % 10 == 0:``.
+
     Before:
         model = torch.nn.Linear(2, 1)
         opt = torch.optim.SGD(model.parameters())
@@ -35,8 +37,6 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             torch.save(model.state_dict(), "model.pt")
             if dl.should_stop():  # the scheduler ends the job: this was its last checkpoint
                 break
-
-    What saves every so many epochs, or before it leaves, saves then, too: ``if dl.should_stop() or epoch % 10 == 0:``.
     """
     if environments.uneven(facts) is not None:
         return  # the ranks do not come to the end of an iteration together
