@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dlrun.port import port
+
 SAVES = """
 import os, time
 run = os.environ["DLRUN_RUN_DIR"]
@@ -189,3 +191,39 @@ def test_without_dlrun_launch_nobody_is_told_to_stop(monkeypatch):
     dl_comm = pytest.importorskip("dl_comm", reason="dl_comm's compiled core is not installed")
     monkeypatch.delenv("DLRUN_RUN_DIR", raising=False)
     assert dl_comm.should_stop() is False
+
+
+HANDLES = """import os, signal, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+stop = False
+def handler(number, frame):
+    global stop
+    stop = True
+signal.signal(signal.SIGUSR1, handler)
+x = torch.randn(32, 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+start, loader = time.time(), DataLoader(TensorDataset(x), 4)
+for epoch in range(10000):
+    for (a,) in loader:
+        opt.zero_grad()
+        model(a).pow(2).mean().backward()
+        opt.step()
+    if epoch == 0:
+        print("up", flush=True)
+    if stop or time.time() - start > 600:
+        torch.save(model.state_dict(), "last.pt")
+        print("saved")
+        break
+print("end")
+"""
+
+
+def test_a_port_of_a_script_that_saves_by_its_own_handler_saves_for_one_told_to_dlrun(mpiexec, tmp_path):
+    pytest.importorskip("torch")
+    process = start(tmp_path, mpiexec, port(HANDLES).text)
+    process.send_signal(signal.SIGUSR1)
+    out, errors = process.communicate(timeout=200)
+    assert (process.returncode, out) == (0, "saved\nend\n"), errors
+    assert (tmp_path / "last.pt").exists()
