@@ -1,7 +1,7 @@
 """``nox`` checks the project: one session for the style, one per environment for the tests, and a count at the end.
 
 ``nox -s quick`` is for while one works: lint, types, and the tests that start no processes. Under 4 minutes on 2 cores.
-``nox -s wide wide_keras`` is for before a release: older versions of MPI, and further numbers of ranks.
+``nox -s wide wide_keras2 wide_keras3`` is for before a release: older versions of MPI, and further numbers of ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TENSORFLOW_GPU_TESTS = "tests/comm/device/test_tensorflow_on_gpus.py"
 KERAS_TESTS = "tests/comm/faces/test_keras_on_ranks.py"
 CLIENT_TESTS = ("tests/comm/faces/test_clients_on_ranks.py", "tests/examples/test_ddl_serving.py")
 FIRST_STEPS_TEST = "tests/comm/faces/test_first_steps.py"
-FAULT_TESTS = ("tests/verify/test_tensorflow_faults.py", "tests/verify/test_tensorflow_shares.py")
+FAULT_TEST, SHARES_TEST = "tests/verify/test_tensorflow_faults.py", "tests/verify/test_tensorflow_shares.py"
 SHOWN_TEST = "tests/verify/test_tensorflow_numbers_shown.py::"
 SHOWN_TEST += "test_numbers_of_a_right_port_are_the_serial_ones_and_others_are_told"
 NUMBERS_TEST = "tests/port/test_same_numbers_tensorflow.py"
@@ -114,7 +114,8 @@ def main_tests(session: nox.Session, *options: str) -> None:
     session.install(wheel(session, "test"), "keras>=3", "jax>=0.4.35", "mypy>=1.11", "types-PyYAML")
     session.run("mypy")  # needs PyTorch's types
     session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
-    files = (SANITIZER_TESTS, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, FIRST_STEPS_TEST, NUMBERS_TEST, *FAULT_TESTS)
+    files = (SANITIZER_TESTS, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, FIRST_STEPS_TEST, NUMBERS_TEST)
+    files += (FAULT_TEST, SHARES_TEST)
     run_pytest(session, *THREE_FILES, *options, "tests", *(f"--ignore={file}" for file in files))
 
 
@@ -137,13 +138,24 @@ def sanitize(session: nox.Session) -> None:
     run_pytest(session, "-n", "2", SANITIZER_TESTS)
 
 
+def keras2_tests(session: nox.Session, *files: str) -> None:
+    """Run tests with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
+    session.install("tensorflow-cpu==2.15.1", "numpy<2", wheel(session, "mpi"), *TEST_TOOLS)
+    run_pytest(session, *THREE_FILES, *files)
+
+
 @nox.session
 def keras2(session: nox.Session) -> None:
-    """dl_comm with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
-    session.install("tensorflow-cpu==2.15.1", "numpy<2", wheel(session, "mpi"), *TEST_TOOLS)
+    """dl_comm with TensorFlow 2.15 and Keras 2.15."""
     examples = (f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]", COMPARISON_TEST)
     faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *CLIENT_TESTS)
-    run_pytest(session, *THREE_FILES, *faces, *FAULT_TESTS, *examples)
+    keras2_tests(session, *faces, FAULT_TEST, *examples)
+
+
+@nox.session(default=False)
+def wide_keras2(session: nox.Session) -> None:
+    """What ``keras2`` leaves out: how ranks of Keras 2 share evaluations, as ``dlrun verify`` sees it."""
+    keras2_tests(session, SHARES_TEST)
 
 
 def keras3_tests(session: nox.Session, *options: str) -> None:
@@ -152,7 +164,7 @@ def keras3_tests(session: nox.Session, *options: str) -> None:
     session.install("tensorflow-cpu==2.21.0", "tensorboard==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
     faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *CLIENT_TESTS, FIRST_STEPS_TEST)
     numbers = (NUMBERS_TEST, GLOBAL_TEST, f"{SHOWN_TEST}[fit]", f"{SHOWN_TEST}[counted twice]")
-    files = (*faces, *numbers, NAMES_TEST, *FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
+    files = (*faces, *numbers, NAMES_TEST, FAULT_TEST, SHARES_TEST, f"{EXAMPLE_TEST}[tf2_mnist]")
     run_pytest(session, *THREE_FILES, *options, *files)
 
 
@@ -163,7 +175,7 @@ def keras3(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
-def wide_keras(session: nox.Session) -> None:
+def wide_keras3(session: nox.Session) -> None:
     """What ``keras3`` leaves out: clients of DDL on further numbers of ranks."""
     keras3_tests(session, "--wide")
 
