@@ -223,7 +223,11 @@ for epoch in range(100):
         ("if epoch % 10 == 9:", "    if dl.should_stop() or epoch % 10 == 9:\n", True),
         ("if (last := epoch % 10 == 9):", "    if dl.should_stop() or (last := epoch % 10 == 9):\n", True),
         ("if time.time() - start > 60:", "    if dl.should_stop() or dl.agree(time.time() - start > 60):\n", False),
+        ("if epoch % 10 == 9 and epoch > 20:", "    if dl.should_stop() or epoch % 10 == 9 and epoch > 20:\n", True),
         ("if total < best:", "    if total < best:\n", True),  # not the best so far because the job ends
+        ("if epoch % 10 == 9 and total < best:", "    if epoch % 10 == 9 and total < best:\n", True),
+        ("if time.time() > start and total < best:", "    if time.time() > start and total < best:\n", True),
+        ("if total < 0.1:", "    if total < 0.1:\n", True),
     ],
 )
 def test_what_saves_at_times_saves_where_the_job_is_told_to_end(due, asked, leaves):

@@ -8,15 +8,19 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.insert import expression, in_brackets, statements
-from dlrun.port.program.script import walk
+from dlrun.port.placement.torch import interpreted
+from dlrun.port.placement.values import Kind
+from dlrun.port.program.script import names_in, walk
 from dlrun.port.steps.metrics import environments
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """Ask, where the outermost training loop saves its checkpoint, whether the job was told to stop.
 
-    What saves every so many epochs, or before it leaves, saves then, too: ``if dl.should_stop() or epoch % 10 == 0:``.
+    What saves every so many epochs, or where a clock or a signal says so, saves then, too:
+    ``if dl.should_stop() or epoch % 10 == 0:``. What saves where a number is good enough does not.
 
     Before:
         model = torch.nn.Linear(2, 1)
@@ -45,7 +49,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         line = facts.script.parents[saving[-1]] if saving else None
         if isinstance(line, (cst.SimpleStatementLine, cst.IndentedBlock)):  # none beside others: for e in n: f(); g()
             last = line if isinstance(line, cst.SimpleStatementLine) else saving[-1]
-            if isinstance(last, cst.If) and _is_due(last):
+            if isinstance(last, cst.If) and last.orelse is None and _is_due(facts, last.test):
                 yield Edit(
                     last.test,
                     "a job that is told to end saves, too, before it leaves",
@@ -60,10 +64,25 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             )
 
 
-def _is_due(node: cst.If) -> bool:
-    """Tell whether ``node`` saves every so many epochs, or before it leaves the loop; not only what is best so far."""
-    leaves = any(isinstance(n, (cst.Break, cst.Return)) for n in walk(node.body))
-    return node.orelse is None and (leaves or any(isinstance(n, cst.Modulo) for n in walk(node.test)))
+def _is_due(facts: Facts, test: cst.BaseExpression) -> bool:
+    """Tell whether ``test`` asks for nothing but the number of an epoch or a step, or goes by a clock or a signal.
+
+    So not ``epoch % 10 == 0 and score > best``: a file of the best model would get another one.
+    """
+    seen = interpreted(facts).seen
+
+    def by_clock(node: cst.CSTNode) -> bool:
+        return any(value.place.kind is Kind.CLOCK for value in seen.get(node, ())[-1:])
+
+    counted = {name for n in walk(test) if _is_rest(n) for name in names_in(n.left)}  # type: ignore[attr-defined]
+    ordered = [n for n in walk(test) if isinstance(n, cst.Comparison) and isinstance(n.comparisons[0].operator, ORDER)]
+    asks = bool(counted) or by_clock(test)
+    return asks and all(by_clock(n) or counted & set(names_in(n)) for n in ordered)
+
+
+def _is_rest(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is the rest of a division: ``epoch % 10``."""
+    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo)
 
 
 def _as_operand(test: cst.BaseExpression) -> cst.BaseExpression:
