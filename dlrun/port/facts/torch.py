@@ -248,7 +248,6 @@ class Gradients:
             made = None if closure else self._made_by_autograd(call)
             if made is not None:
                 before, what = made
-            kept += [] if closure else [(reader, self.script.code(optimizer)) for reader in self._read_earlier(call)]
             at = [*(pair for pair in kept if pair[0] is not before), *(further or [(before, what)])]
             found.extend(Step(call, optimizer, w, b, closure, self._within(call, b)) for b, w in at)
         done: set[cst.CSTNode] = set()
@@ -259,20 +258,6 @@ class Gradients:
                 done.add(before)
                 found.append(Step(update, None, what, before))
         return tuple(found)
-
-    def _read_earlier(self, step: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield what first reads gradients of backward passes before the last one: an optimizer that looks ahead."""
-        line = self.script.statement_of(step)
-        block = self.script.block(line)
-        reader, passed = None, False
-        for previous in reversed(block[: block.index(line)]):
-            if self.runs_step(previous):
-                return
-            if self.runs_backward(previous):
-                yield from [reader] if reader is not None else ()
-                reader, passed = None, True
-            elif passed and self.reads_grad(previous):
-                reader = previous
 
     def _made_by_autograd(self, step: cst.CSTNode) -> tuple[cst.CSTNode, str] | None:
         """Return the line behind ``gs = torch.autograd.grad(loss, ws)`` of which gradients are made, and ``gs``."""

@@ -54,7 +54,7 @@ class Decisions(ShownCounts):
                 return  # a path that holds the time: what is there, rank 0 tells
             if not any(d not in self.agreed for t in tests for d in t.diverged):
                 self.agreed.add(node.test)
-                why = "each rank has a clock and random numbers of its own: rank 0 decides"
+                why = "each rank has its own clock, signals, files and random numbers: rank 0 decides"
                 yield self.edit(Wrap(node.test, "agree"), why)
             return
         wraps = self.wraps(node.test, False) if place.kind is not Kind.UNKNOWN else None

@@ -516,7 +516,7 @@ class ControlFlow(Statements):
         self.unrolled = around
         for state in flows.breaks:
             self.state = self.met(self.state, state, flows.left_by)
-        flows.breaks, flows.continues, flows.called_in, flows.since, flows.left_by = outer
+        self._leave(flows, outer)
         del self.diverged[diverged:], self.paces[paces:]
 
     def _drawn(self, node: cst.For, over: Value) -> Value:
@@ -595,7 +595,7 @@ class ControlFlow(Statements):
             for state in flows.breaks:
                 left = merge(left, state)
             left_by = flows.left_by
-            flows.breaks, flows.continues, flows.called_in, flows.since, flows.left_by = outer
+            self._leave(flows, outer)
             new = merge(entry, out)
             if entry is not None and out is not None and new is not None:
                 counted = [at for at in out if at in entry and entry[at].zero and _has_counted(out[at])]
@@ -627,12 +627,17 @@ class ControlFlow(Statements):
         alike = node in self.shards.plays or node in self.shards.training or self.of_iteration(node.test)
         return not alike and not self.content(self.seen_last(node.test)).uniform
 
-    def _enter(self, flows: Flows) -> tuple[Any, ...]:
-        """Let a loop begin; return what is to be set back behind it."""
-        outer = (flows.breaks, flows.continues, flows.called_in, flows.since, flows.left_by)
+    def _enter(self, flows: Flows) -> Flows:
+        """Let a loop begin; return what left the one around it, which ``_leave`` sets back."""
+        outer = replace(flows)
         flows.breaks, flows.continues = [], []
         flows.called_in, flows.since, flows.left_by = self.loop, len(self.diverged), None
         return outer
+
+    def _leave(self, flows: Flows, outer: Flows) -> None:
+        """Let a loop end: what left it is known to its end alone."""
+        flows.breaks, flows.continues = outer.breaks, outer.continues
+        flows.called_in, flows.since, flows.left_by = outer.called_in, outer.since, outer.left_by
 
 
 def is_endless(loop: cst.CSTNode) -> bool:
