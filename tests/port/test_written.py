@@ -227,6 +227,7 @@ for epoch in range(100):
         ("if total < best:", "    if total < best:\n", True),  # not the best so far because the job ends
         ("if epoch % 10 == 9 and total < best:", "    if epoch % 10 == 9 and total < best:\n", True),
         ("if time.time() > start and total < best:", "    if time.time() > start and total < best:\n", True),
+        ("if total + torch.rand(1).item() < best:", "    if total + torch.rand(1).item() < best:\n", True),
         ("if total < 0.1:", "    if total < 0.1:\n", True),
     ],
 )

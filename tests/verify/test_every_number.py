@@ -360,7 +360,10 @@ for epoch in range(3):
         best = found
         torch.save(make.state_dict(), "best.pt")
 """
+LIMITED = NORMS.replace("import torch\n", "import time, torch\nstart = time.time()\n", 1)
+LIMITED += "    if time.time() - start > 3600:\n        break\n"
 SERIAL_LOOPS = {"loop": LOOP, "by hand": BY_HAND, "norms of gradients": NORMS, "samples drawn": GENERATES}
+SERIAL_LOOPS |= {"a time limit": LIMITED}
 OF_LOOPS = {
     "percent": (LOOP, ("{dl.serial_steps(100 * it / STEPS):.0f}", "{100 * it / STEPS:.0f}"), "every number"),
     "samples": (LOOP, ("{dl.total(seen)}", "{seen}"), "every number"),

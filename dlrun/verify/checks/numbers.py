@@ -11,6 +11,7 @@ import functools
 import math
 import operator
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ TODO = {
 }
 NAMED = re.compile(r"(?<=tfevents).*|\d")  # what differs between the names of two runs' files
 RATE = re.compile(r"\b(?:lr|learning[ _]?rate)\W*$", re.IGNORECASE)  # judged by itself
+DAY = 86_400.0  # seconds
 RATES = "rate "  # marks the places of such numbers
 BYTES = re.compile(r"\s*(?:[kmgt]i?b|bytes)\b", re.IGNORECASE)  # of memory that is in use
 WIDEST = 6  # columns of a table that is written into one line
@@ -230,11 +232,12 @@ def _of_trace(trace: Trace) -> Iterator[tuple[Key, Number]]:
 
 
 def _of_values(event: Event, batches: int, within: bool) -> Iterator[tuple[Key, Number]]:
-    """Yield the numbers that are saved, and those that a condition compares, counts left aside."""
+    """Yield the numbers that are saved, and those that a condition compares; counts and moments are left aside."""
     saved = event.kind == "stored"
     what = "" if saved else str(event["what"])
     for name, value in event["values"].items():
-        if saved or not (value.is_integer() or name == TURNS):
+        moment = abs(value - time.time()) < DAY  # of the clock of one run: start = time.time()
+        if not moment and (saved or not (value.is_integer() or name == TURNS)):
             text = f"{name} in {f'`{what}`' if what else 'what is saved'} is {value:.6g}"
             yield ("saved" if saved else "decided", what, name), Number(f"{value:.9g}", batches, within, text, event.at)
 

@@ -8,11 +8,12 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.numbers.computed import computed
 from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.insert import expression, in_brackets, statements
+from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.torch import interpreted
-from dlrun.port.placement.values import Kind
-from dlrun.port.program.script import names_in, walk
+from dlrun.port.program.script import dotted, names_in, walk
 from dlrun.port.steps.metrics import environments
 
 
@@ -69,15 +70,17 @@ def _is_due(facts: Facts, test: cst.BaseExpression) -> bool:
 
     So not ``epoch % 10 == 0 and score > best``: a file of the best model would get another one.
     """
-    seen = interpreted(facts).seen
+    handled = {name for _, name in interpreted(facts).at_any_time}  # what handlers of signals set
 
-    def by_clock(node: cst.CSTNode) -> bool:
-        return any(value.place.kind is Kind.CLOCK for value in seen.get(node, ())[-1:])
+    def by_clock(node: cst.BaseExpression) -> bool:
+        made = (n for n in computed(facts.flow, [node]).nodes if isinstance(n, cst.Call))
+        return any(of_function(facts.script.name_of(call.func)) is Row.CLOCK for call in made)
 
     counted = {name for n in walk(test) if _is_rest(n) for name in names_in(n.left)}  # type: ignore[attr-defined]
+    flags = [n for n in walk(test) if isinstance(n, (cst.Name, cst.Attribute)) and dotted(n).split(".")[-1] in handled]
     ordered = [n for n in walk(test) if isinstance(n, cst.Comparison) and isinstance(n.comparisons[0].operator, ORDER)]
-    asks = bool(counted) or by_clock(test)
-    return asks and all(by_clock(n) or counted & set(names_in(n)) for n in ordered)
+    asks = bool(counted or flags) or by_clock(test)
+    return asks and all(counted & set(names_in(n)) or by_clock(n) for n in ordered)
 
 
 def _is_rest(node: cst.CSTNode) -> bool:
