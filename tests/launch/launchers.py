@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,15 +84,24 @@ def a_cluster() -> Iterator[Lab]:
     with _own_network():
         folder = Path(tempfile.mkdtemp(prefix="dlab", dir="/tmp"))
         cluster = Lab(folder, os.getpid() % 250)  # another session of tests on this machine has one of its own
-        started = subprocess.run(
-            [cluster.up], env=cluster.env, capture_output=True, text=True, timeout=240, check=False
-        )
-        if started.returncode:
-            raise NoClusterError(f"the Slurm lab did not come up: {started.stderr.strip().splitlines()[-1:]}")
         try:
+            _come_up(cluster)
             yield cluster
         finally:
             subprocess.run([cluster.down], env=cluster.env, timeout=60, check=False)
+
+
+def _come_up(cluster: Lab) -> None:
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        up = subprocess.Popen([cluster.up], env=cluster.env, stdout=said, stderr=said, start_new_session=True)
+        try:
+            code = up.wait(240)
+        except subprocess.TimeoutExpired:
+            os.killpg(up.pid, signal.SIGKILL)
+            code = up.wait()
+        said.seek(0)
+        if code:
+            raise NoClusterError(f"the Slurm lab did not come up (exit code {code}): {said.read()[-2000:]}")
 
 
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"

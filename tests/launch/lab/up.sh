@@ -104,6 +104,9 @@ echo $(( ${N#n} * 3000 )) > /proc/sys/kernel/ns_last_pid   # Open MPI names its 
 mount --bind "$LAB/etc/hosts" /etc/hosts
 mount -t tmpfs -o size=256m,mode=1777 tmpfs /dev/shm
 mount -t tmpfs -o size=256m,mode=1777 tmpfs "$LAB/tmp"
+# bash runs ~/.bashrc in each ssh session. What a user has there costs time and waits for locks of its own (pyenv's for a
+# minute, once a session was killed that held it): the machines' users have none.
+for file in ~/.bashrc ~/.bash_profile ~/.profile /etc/bash.bashrc; do [ ! -e "$file" ] || mount --bind /dev/null "$file"; done
 until [ -e "$LAB/run/$N.go" ]; do sleep 0.02; done
 env -u SLURM_CONF /usr/sbin/sshd -f "$LAB/etc/sshd_config" -o PidFile="$LAB/run/sshd.$N.pid" -E "$LAB/log/sshd.$N.log"
 mkdir -p "$LAB/spool/$N"
@@ -140,7 +143,9 @@ X
 cat > "$LAB/ready" <<X
 #!/bin/bash
 # Return when all the machines named do work: ssh answers, from here and from the others, and Slurm runs a job there.
-wait_for() { for _ in \$(seq 300); do "\$@" >/dev/null 2>&1 && return; sleep 0.1; done; echo "not so: \$*" >&2; exit 1; }
+wait_for() {
+  until "\$@" >/dev/null 2>&1; do [ \$SECONDS -lt 100 ] || { echo "not so after 100 s: \$*" >&2; exit 1; }; sleep 0.1; done
+}
 runs_jobs() {
   [ "\$(timeout 5 sinfo -h -n \$1 -o %T)" = idle ] || timeout 5 scontrol update NodeName=\$1 State=RESUME
   timeout 10 srun -Q -w \$1 --input=none true
