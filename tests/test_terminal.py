@@ -122,7 +122,9 @@ def test_a_fault_of_dlrun_itself_is_told_as_one_with_the_lines_to_report(
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(s, marks=pytest.mark.wide) for s in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_what_ends_a_verb_ends_what_it_has_started_and_clears_up(tmp_path: Path, number: signal.Signals) -> None:
     """As a batch system ends it whose time is up: Python alone would die of it, and leave all that behind."""
     (tmp_path / "train.py").write_text("import torch, pathlib, os, time\npathlib.Path('up').touch()\ntime.sleep(60)\n")

@@ -72,6 +72,7 @@ def test_digits_are_learned_alone_and_on_two_ranks(tmp_path: Path, name: str) ->
     assert any((tmp_path / "two").glob("digits*"))
 
 
+@pytest.mark.wide
 def test_the_gan_trains_both_networks_on_two_ranks(tmp_path: Path) -> None:
     need("torch", "sklearn")
     one = serial(tmp_path, "gan/serial.py", "--epochs", "3")

@@ -220,6 +220,7 @@ print("end")
 """
 
 
+@pytest.mark.wide("openmpi-4.1.4", "mpich-4.0.2")
 def test_a_port_of_a_script_that_saves_by_its_own_handler_saves_for_one_told_to_dlrun(mpiexec, tmp_path):
     pytest.importorskip("torch")
     process = start(tmp_path, mpiexec, port(HANDLES).text)

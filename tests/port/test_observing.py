@@ -85,6 +85,7 @@ def test_what_reading_found_and_the_run_did_not_come_by_is_a_doubt(script):
     assert [d["line"] for d in doubts if "did not run in the 3 steps" in d["why"]] == [16]
 
 
+@pytest.mark.wide
 def test_a_loss_that_is_a_module_is_no_difference(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     made = "import torch\nnet, criterion = torch.nn.Linear(2, 1), torch.nn.MSELoss()\nx = torch.ones(64, 2)\n"

@@ -40,6 +40,7 @@ SHARED = 'sys.stdin = io.StringIO(dl.broadcast(sys.stdin.read() if dl.is_rank0()
 
 
 @pytest.mark.parametrize("how", READS)
+@pytest.mark.wide("questions")
 def test_rows_that_come_in_are_shared_among_the_ranks(how, tmp_path):
     text = port(f"{HEAD}{READS[how]}{TRAINING}").text
     assert (SHARED in text) is (how != "bytes")

@@ -145,6 +145,7 @@ def test_every_phase_of_a_run_is_recorded_and_a_window_keeps_its_steps_alone(tmp
 @needs_mpi
 @needs_perfetto
 @pytest.mark.parametrize("end", ["well", "crash"])
+@pytest.mark.wide("well")
 def test_perfetto_opens_the_trace_also_when_a_rank_was_killed(end: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = launch(tmp_path, end)

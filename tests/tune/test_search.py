@@ -58,6 +58,7 @@ def search(measure: Surface, outcomes: list[Outcome] | None = None, goal: Goal =
     return outcomes
 
 
+@pytest.mark.wide
 def test_pure_noise_yields_hardly_ever_a_gain() -> None:
     claims = [judge(SPACE, search(measured(flat, seed)), GOAL).kind == "gain" for seed in range(100)]
     assert sum(claims) <= 5

@@ -124,6 +124,7 @@ def test_what_a_signal_ends_before_its_first_trial_says_which_and_has_its_exit_c
     assert process.returncode == 128 + number
 
 
+@pytest.mark.wide
 def test_after_an_interruption_the_best_so_far_is_shown_and_the_search_goes_on(folder: Path) -> None:
     args = ("tune", "-n", "2", "--set", "DL_COMM_STAGE_KB=32,64", "--budget", "10m", *RATE, "train_dist.py")
     interrupted(folder, 5, *args)

@@ -92,6 +92,7 @@ ONE = (
     ],
     ids=["right", "one-gradient", "equal-seeds"],
 )
+@pytest.mark.wide("equal-seeds")
 def test_a_port_with_the_plugin_s_names_for_arrays_and_seeds_by_rank(wrong, faults, prove) -> None:
     port = SERIAL
     for text, replacement in OF_ARRAYS:

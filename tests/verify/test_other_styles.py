@@ -89,6 +89,7 @@ def counting(text: str, total: str, loss: str, steps: str, *more: tuple[str, str
 
 
 @pytest.mark.parametrize("shares", [True, False], ids=["shared", "repeated"])
+@pytest.mark.wide("repeated")
 def test_what_is_carried_on_is_averaged_and_sums_over_ranks_are_of_evaluations_that_they_share(
     shares, prove, port
 ) -> None:
@@ -247,6 +248,7 @@ WRONG = {
         ("equal-seeds",),
     ],
 )
+@pytest.mark.wide("faults2")
 def test_what_a_script_draws_orders_and_weighs_itself_is_followed(faults, prove) -> None:
     text = mutated(DRAWN, Fault("", DEALT, ""))
     for fault in faults:
@@ -282,6 +284,7 @@ for epoch in range(3):
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("dl.steps(36)", "36"), ("dl.serial_steps(step)", "step")])
+@pytest.mark.wide("dl.steps(36)")
 def test_a_weight_that_follows_the_serial_steps_hides_no_schedule_nor_one_part_of_a_loss_another(right, wrong, prove):
     text = port(BESIDE).text
     assert right in text

@@ -119,6 +119,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f.name}:{f.check}".replace(" ", "-"))
+@pytest.mark.wide("stale-gradient", "average-after-clip")
 def test_a_planted_fault_is_reported_as_itself(fault, prove, port) -> None:
     text = mutated(port, fault)
     verdict = prove(text, alike=port if fault.name != "uneven-steps" else "")
@@ -134,6 +135,7 @@ def test_a_planted_fault_is_reported_as_itself(fault, prove, port) -> None:
 
 
 @pytest.mark.parametrize(("faults", "args"), GROUPS.values(), ids=GROUPS)
+@pytest.mark.wide("early")
 def test_faults_that_have_nothing_to_do_with_each_other_are_reported_together(faults, args, prove, port) -> None:
     text = port
     for fault in faults:

@@ -38,6 +38,7 @@ KEPT = (("batch_size=8", "batch_size=8 // dl.get_nranks()"), ("args.lr * dl.get_
     ],
     ids=["right", "summed-once", "own", "summed-once-of-the-global-batch"],
 )
+@pytest.mark.wide("own", "global-batch")
 def test_an_evaluation_that_ranks_share_by_their_numbers_is_that_of_1_rank(edits, fault, prove, port) -> None:
     verdict = prove(mutated(port, Fault("", (*BY_NUMBERS, *edits), "")), "--dropout", "0.1")
     print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")

@@ -38,6 +38,7 @@ FIRST = ('if os.path.exists("last.pt"):', 'if dl.is_rank0() and os.path.exists("
     ],
     ids=["right", "no-optimizer", "dl-load"],
 )
+@pytest.mark.wide("dl-load")
 def test_ranks_go_on_from_a_checkpoint_alike(edits, fault, prove, port) -> None:
     begin, best = ("best, bad = float", f"{READ}best, bad = float"), "    if val_loss < best:"
     saves = ((best, f"    {face}.save({KEPT}{best}") for face in ("torch", "dl"))

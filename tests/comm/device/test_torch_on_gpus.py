@@ -48,7 +48,7 @@ def checks_over_the_fake() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("path", "check"), checks_over_the_fake())
-@pytest.mark.wide("MPI, from GPU to GPU")
+@pytest.mark.wide("MPI, from GPU to GPU", "the host, as DL_COMM_GPU_PATH says")
 def test_as_on_the_cpu(said_over_the_fake, path, check):
     said = said_over_the_fake(path)
     assert f"passed {check}" in said.splitlines(), said[-8000:]

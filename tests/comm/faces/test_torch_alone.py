@@ -115,7 +115,7 @@ dl.save([torch.ones(100_000), Ends()] if sys.argv[2] == "killed" else torch.ones
 """
 
 
-@pytest.mark.parametrize("how", ["unnamed", "named"])
+@pytest.mark.parametrize("how", ["unnamed", pytest.param("named", marks=pytest.mark.wide)])
 def test_a_save_that_is_killed_leaves_nothing_for_longer_than_to_the_next(tmp_path, how):
     for end, code, left in (("killed", -9, [] if how == "unnamed" else [".saving-"]), ("well", 0, ["big.pt"])):
         done = subprocess.run([sys.executable, "-c", KILLED, how, end], cwd=tmp_path, check=False)
