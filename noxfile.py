@@ -147,37 +147,36 @@ def keras2_tests(session: nox.Session, *files: str) -> None:
 @nox.session
 def keras2(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.15 and Keras 2.15."""
-    examples = (f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]", COMPARISON_TEST)
-    faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *CLIENT_TESTS)
-    keras2_tests(session, *faces, FAULT_TEST, *examples)
+    keras2_tests(session, TENSORFLOW_TESTS, KERAS_TESTS, *CLIENT_TESTS, f"{EXAMPLE_TEST}[tf_mnist]")
 
 
 @nox.session(default=False)
 def wide_keras2(session: nox.Session) -> None:
-    """What ``keras2`` leaves out: how ranks of Keras 2 share evaluations, as ``dlrun verify`` sees it."""
-    keras2_tests(session, SHARES_TEST)
+    """What ``keras2`` leaves out: ``dlrun verify``, GPUs, Keras's example and TensorFlow's own strategy."""
+    examples = (f"{EXAMPLE_TEST}[keras_mnist]", COMPARISON_TEST)
+    keras2_tests(session, FAULT_TEST, SHARES_TEST, TENSORFLOW_GPU_TESTS, *examples)
 
 
-def keras3_tests(session: nox.Session, *options: str) -> None:
-    """Run the tests of TensorFlow 2.21 and Keras 3."""
+def keras3_tests(session: nox.Session, *arguments: str) -> None:
+    """Run tests with TensorFlow 2.21 and Keras 3."""
     # TensorFlow 2.15 brings TensorBoard, for Keras's callback of that name; 2.21 leaves it to the user.
     session.install("tensorflow-cpu==2.21.0", "tensorboard==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
-    faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *CLIENT_TESTS, FIRST_STEPS_TEST)
-    numbers = (NUMBERS_TEST, GLOBAL_TEST, f"{SHOWN_TEST}[fit]", f"{SHOWN_TEST}[counted twice]")
-    files = (*faces, *numbers, NAMES_TEST, FAULT_TEST, SHARES_TEST, f"{EXAMPLE_TEST}[tf2_mnist]")
-    run_pytest(session, *THREE_FILES, *options, *files)
+    run_pytest(session, *THREE_FILES, *arguments)
 
 
 @nox.session
 def keras3(session: nox.Session) -> None:
-    """dl_comm with TensorFlow 2.21 and Keras 3."""
-    keras3_tests(session)
+    """dl_comm, ports and ``dlrun verify`` with TensorFlow 2.21 and Keras 3."""
+    faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *CLIENT_TESTS, FIRST_STEPS_TEST)
+    numbers = (NUMBERS_TEST, GLOBAL_TEST, f"{SHOWN_TEST}[fit]", f"{SHOWN_TEST}[counted twice]")
+    keras3_tests(session, *faces, *numbers, NAMES_TEST, FAULT_TEST, f"{EXAMPLE_TEST}[tf2_mnist]")
 
 
 @nox.session(default=False)
 def wide_keras3(session: nox.Session) -> None:
-    """What ``keras3`` leaves out: clients of DDL on further numbers of ranks."""
-    keras3_tests(session, "--wide")
+    """What ``keras3`` leaves out: shared evaluations under ``dlrun verify``, clients on further numbers of ranks."""
+    keras3_tests(session, SHARES_TEST)
+    run_pytest(session, *THREE_FILES, "--wide", *CLIENT_TESTS)
 
 
 @nox.session(default=False)
