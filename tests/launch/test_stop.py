@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -228,3 +229,30 @@ def test_a_port_of_a_script_that_saves_by_its_own_handler_saves_for_one_told_to_
     out, errors = process.communicate(timeout=200)
     assert (process.returncode, out) == (0, "saved\nend\n"), errors
     assert (tmp_path / "last.pt").exists()
+
+
+FITS = """import os
+os.environ["KERAS_BACKEND"] = "torch"
+import keras
+import numpy as np
+x = np.random.rand(64, 4).astype("float32")
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.01), "mse")
+up = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print("up", flush=True) if epoch == 0 else None)
+saves = keras.callbacks.ModelCheckpoint("last.weights.h5", save_weights_only=True, save_freq=EVERY)
+model.fit(x, x.sum(1), batch_size=8, epochs=100000, verbose=0, callbacks=[up, saves])
+left = model.get_weights()
+model.load_weights("last.weights.h5")
+print("saved", all((a == b).all() for a, b in zip(left, model.get_weights())))
+"""
+
+
+@pytest.mark.parametrize("every", [pytest.param("'epoch'", marks=pytest.mark.wide), "14"])
+def test_a_fit_of_a_job_that_is_told_to_end_leaves_with_its_next_checkpoint(every, any_mpiexec, tmp_path):
+    pytest.importorskip("torch")
+    if find_spec("keras") is None:
+        pytest.skip("Keras is not installed")
+    process = start(tmp_path, any_mpiexec, port(FITS.replace("EVERY", every)).text)
+    process.send_signal(signal.SIGUSR1)
+    out, errors = process.communicate(timeout=200)
+    assert (process.returncode, out) == (0, "saved True\n"), errors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -155,12 +155,11 @@ def synchronize(model: Any) -> None:
 WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
 
 
-def on_this_rank(given: Any) -> list[Any]:
-    """Return those of the callbacks given to ``fit``, one or several, also in lists of lists, that shall run here.
+def on_this_rank(callbacks: list[Any]) -> list[Any]:
+    """Return those of the callbacks given to ``fit`` that shall run here.
 
     Keras's own show nothing but on rank 0: ``EarlyStopping(verbose=1)``.
     """
-    callbacks = list(_flat(given))
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             raise TypeError(
@@ -177,6 +176,8 @@ def on_this_rank(given: Any) -> list[Any]:
     return here
 
 
-def _flat(given: Any) -> Iterator[Any]:
-    for one in given if isinstance(given, (list, tuple)) else [given] if given is not None else ():
-        yield from _flat(one) if isinstance(one, (list, tuple)) else (one,)
+def flat(given: Any) -> list[Any]:
+    """Return the callbacks given to ``fit``, one or several, also in lists of lists, in one list."""
+    if not isinstance(given, (list, tuple)):
+        return [] if given is None else [given]
+    return [callback for one in given for callback in flat(one)]

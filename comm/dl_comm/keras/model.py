@@ -16,7 +16,7 @@ from dl_comm.keras.backend import (
     stateful_layers,
 )
 from dl_comm.keras.building import build
-from dl_comm.keras.callbacks import Broadcast, on_this_rank
+from dl_comm.keras.callbacks import Broadcast, flat, on_this_rank
 from dl_comm.keras.data import shard, split, stretches
 from dl_comm.keras.evaluating import Evaluating, bound, in_order
 from dl_comm.keras.global_batch import share_batches
@@ -59,6 +59,7 @@ def distribute(
       each batch for callbacks that see it;
     - runs without XLA on TensorFlow (``jit_compile`` is switched off, with a line that says so);
     - ends on all ranks where a callback ends it on one: after an epoch, and after a batch for callbacks that see it;
+    - given a ModelCheckpoint, ends behind its next save where the job was told to end (see ``should_stop``);
     - shows progress and writes files (ModelCheckpoint, TensorBoard, CSVLogger) on rank 0 only;
     - has ``callbacks`` (``WarmUp``, ``Decay``) before those it is given.
 
@@ -164,9 +165,10 @@ def _distributed_fit(
             lars(model.optimizer)
         DistributedOptimizer(model.optimizer)
         _without_xla(model)
-        own = on_this_rank(options.get("callbacks"))
-        first, last = together(own)
-        options["callbacks"] = [first, *callbacks, *own, Broadcast(), last]
+        given = flat(options.get("callbacks"))
+        own = on_this_rank(given)
+        first, last = together(own, given)
+        options["callbacks"] = [first, *callbacks, *own, Broadcast(), *last]
         if get_rank() > 0:
             options["verbose"] = 0
         if evaluating is None:

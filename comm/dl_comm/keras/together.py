@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from dl_comm.keras.callbacks import synchronize
 from dl_comm.keras.metrics import folded_logs, folded_results, unfolded
 from dl_comm.rank0 import tell
 from dl_comm.ranks import get_nranks
+from dl_comm.stopping import should_stop
 
 _HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
@@ -132,11 +134,46 @@ class StopTogetherAtBatches(StopTogether):
         self.on_epoch_end(batch)
 
 
-def together(callbacks: list[Any]) -> tuple[AverageMetrics, StopTogether]:
-    """Return the first and the last callback of a ``fit``: all ranks show one metric to ``callbacks``, and end alike.
+class StopWhenTold(keras.callbacks.Callback):  # type: ignore[misc]
+    """A job that is told to end leaves ``fit`` behind the next epoch, as ``should_stop`` has it; after what saves."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Let ``dlrun launch`` know from here on that this job saves and ends by itself."""
+        should_stop()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Stop where the job was told to."""
+        self._ask()
+
+    def _ask(self) -> None:
+        if should_stop():
+            self.model.stop_training = True
+
+
+class StopWhenToldAtBatches(StopWhenTold):
+    """Likewise behind every ``save_freq`` batches, where a ``ModelCheckpoint`` saves so."""
+
+    def __init__(self, save_freq: int) -> None:
+        super().__init__()
+        self._save_freq, self._seen = save_freq, 0
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Nothing is saved here."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Stop where the job was told to and a checkpoint was written."""
+        self._seen += 1
+        if self._seen >= self._save_freq:
+            self._seen = 0
+            self._ask()
+
+
+def together(callbacks: list[Any], given: list[Any]) -> tuple[AverageMetrics, list[Any]]:
+    """Return the first and the last callbacks of a ``fit``: all ranks show one metric to ``callbacks``, and end alike.
 
     At batches too, where one of a rank's ``callbacks`` looks at them. Collective. Of Keras's own only TerminateOnNaN
-    stops at a batch, and only TensorBoard keeps what it sees there.
+    stops at a batch, and only TensorBoard keeps what it sees there. Where a rank was ``given`` a ModelCheckpoint, a job
+    that is told to end leaves behind its next checkpoint.
     """
 
     def may_stop(callback: Any) -> bool:
@@ -149,9 +186,18 @@ def together(callbacks: list[Any]) -> tuple[AverageMetrics, StopTogether]:
     def keeps(callback: Any) -> bool:
         return isinstance(callback, keras.callbacks.TensorBoard) and callback.update_freq != "epoch"
 
-    stops, sees = any(map(may_stop, callbacks)), any(may_stop(c) or keeps(c) for c in callbacks)
-    asked = _core.allgather_bytes(bytes([stops, sees]))
+    checkpoints = [c for c in given if isinstance(c, keras.callbacks.ModelCheckpoint)]
+    every = [c.save_freq for c in checkpoints if isinstance(c.save_freq, int)]  # else "epoch"
+    here = {
+        "stops": any(map(may_stop, callbacks)),
+        "sees": any(may_stop(c) or keeps(c) for c in callbacks),
+        "saves": bool(checkpoints),
+        "save_freq": 0 if len(every) < len(checkpoints) else min(every, default=0),
+    }
+    asked = [json.loads(text) for text in _core.allgather_bytes(json.dumps(here).encode())]
+    save_freq = max(one["save_freq"] for one in asked)
+    told = [StopWhenToldAtBatches(save_freq) if save_freq else StopWhenTold()] if any(o["saves"] for o in asked) else []
     return (
-        AverageMetricsAtBatches() if any(sees for _, sees in asked) else AverageMetrics(),
-        StopTogetherAtBatches() if any(stops for stops, _ in asked) else StopTogether(),
+        AverageMetricsAtBatches() if any(one["sees"] for one in asked) else AverageMetrics(),
+        [*told, StopTogetherAtBatches() if any(one["stops"] for one in asked) else StopTogether()],
     )

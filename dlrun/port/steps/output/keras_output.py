@@ -15,7 +15,7 @@ from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, calls_method, dotted
-from dlrun.port.steps.output import checkpoints, downloads, drawn_names, handed_on, reads, stamps
+from dlrun.port.steps.output import checkpoints, downloads, drawn_names, handed_on, reads, stamps, stopping
 from dlrun.port.steps.output import output as torch_output
 from dlrun.port.steps.output.writes import MODELS
 
@@ -64,6 +64,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         dl.rank0(model.save)("model.keras")
     """
     yield from _files(facts)
+    yield from stopping.keras(facts)
     script, dl = facts.script, facts.alias
     by_hand = {o.node for c in script.calls if calls_method(c, "set_model") for o in facts.flow.origins(c.func.value)}
     saves: list[cst.Call] = []
@@ -111,6 +112,7 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         dl.rank0_first(checkpoint.restore)("weights-1")
     """
     yield from _files(facts)
+    yield from stopping.tensorflow(facts)
     script, dl = facts.script, facts.alias
     saves: list[cst.Call] = []
     for call in downloads.others(facts):
