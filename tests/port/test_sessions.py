@@ -221,7 +221,7 @@ def test_the_end_of_an_epoch_is_told_by_a_ranks_steps_where_they_count_to_a_mult
     text = port(EPOCHS).text
     assert "    turns = len(rows) // 8\n" in text  # a pass over other samples, with the same name
     assert "    turns = 5 * dl.steps(n)\n" in text
-    assert "if (i + 1) % dl.steps(n) == 0:" in text
+    assert "if dl.should_stop() or (i + 1) % dl.steps(n) == 0:" in text
     assert '(sess, "model", (i + 1) // dl.steps(n))' in text
     assert (
         "(i + 1) % dl.steps(100) == 0" in text

@@ -236,3 +236,81 @@ def test_what_saves_at_times_saves_where_the_job_is_told_to_end(due, asked, leav
     text = port(ENDED.replace("DUE", due + save)).text
     assert asked in text
     assert ("    if dl.should_stop():  # the scheduler ends the job" in text) is leaves
+    saves_too = "should_stop() or" in asked  # then it leaves in the branch: not where it was told a moment later
+    assert ("\n        if dl.should_stop():" in text) is (leaves and saves_too)
+
+
+FIT = """import keras
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+for epoch in range(90):
+    model.fit(x, y)
+    if epoch % 3 == 2:
+        model.save_weights("last.weights.h5")
+"""
+BY_HAND = """import keras
+def build():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+class Trainer:
+    def __init__(self):
+        self.net = build()
+    def epoch(self):
+        for i in range(0, 64, 8):
+            self.net.train_on_batch(x[i:i + 8], y[i:i + 8])
+    def run(self):
+        for epoch in range(90):
+            self.epoch()
+            if epoch % 3 == 2:
+                self.net.save("last.keras")
+Trainer().run()
+"""
+TAPE = """import tensorflow as tf
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.1)
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), "saved", max_to_keep=3)
+for epoch in range(90):
+    for x, y in data.batch(8):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    if epoch % 3 == 2:
+        manager.save()
+"""
+SESSION = """import tensorflow.compat.v1 as tf
+x = tf.placeholder(tf.float32, [None, 4])
+train = tf.train.AdamOptimizer(0.01).minimize(tf.reduce_mean(tf.layers.dense(x, 1) ** 2))
+saver = tf.train.Saver()
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(90):
+        for i in range(0, 64, 8):
+            sess.run(train, {x: rows[i:i + 8]})
+        if epoch % 3 == 2:
+            saver.save(sess, "last.ckpt")
+"""
+
+
+@pytest.mark.parametrize("script", [FIT, BY_HAND, TAPE, SESSION], ids=["fit", "train_on_batch", "tape", "session"])
+def test_models_and_checkpoints_of_tensorflow_and_keras_are_saved_where_the_job_is_told_to_end(script):
+    lines = [line.strip() for line in port(script).text.splitlines()]
+    at = lines.index("if dl.should_stop() or epoch % 3 == 2:")
+    assert "save" in lines[at + 1]
+    assert lines[at + 2 : at + 4] == [
+        "if dl.should_stop():  # the scheduler ends the job: this was its last checkpoint",
+        "break",
+    ]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ("if epoch % 3 == 2:", "if epoch > 99:\n        break\n    model = build()\n    if epoch % 3 == 2:"),
+        ("model.save_weights(", "figure.save("),
+    ],
+)
+def test_what_is_no_checkpoint_of_the_model_that_is_trained_ends_no_loop(changed):
+    made = "def build():\n    m = keras.Sequential([])\n    m.compile('sgd', 'mse')\n    return m\n"
+    text = port(FIT.replace("for epoch", f"{made}for epoch").replace(*changed)).text
+    assert "should_stop" not in text

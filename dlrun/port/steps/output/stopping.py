@@ -71,18 +71,10 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             if dl.should_stop():  # the scheduler ends the job: this was its last checkpoint
                 break
     """
-    script, flow = facts.script, facts.flow
-    by_hand = [c for c in script.calls if calls_method(c, "train_on_batch") and not flow.targets(c)]
-    begun = {frame for call, _ in facts.compiled for frame in flow.frames(call)}
-    loops: dict[cst.CSTNode, None] = {}
-    for frame in (frame for call in (*facts.fits, *by_hand) for frame in flow.frames(call)):
-        around = [n for n in script.above(frame) if isinstance(n, LOOPS) and _is_in_function(facts, n, frame)]
-        made_before = [n for n in around if not any(script.inside(c, n) for c in begun)]  # no loop over folds or models
-        loops.update(dict.fromkeys(made_before[-1:]))
-    frames = {loop: flow.frames(loop) for loop in loops}
-    inner = {a for a in loops for b in loops if a is not b and any(script.inside(f, b) for f in frames[a])}
+    by_hand = [c for c in facts.script.calls if calls_method(c, "train_on_batch") and not facts.flow.targets(c)]
+    loops = _outermost(facts, (*facts.fits, *by_hand), [call for call, _ in facts.compiled])
     if not any(to_an_end(facts.kinds, loop) for loop in loops):
-        yield from _asked(facts, [n for n in loops if n not in inner], lambda: interpreted_keras(facts))
+        yield from _asked(facts, loops, lambda: interpreted_keras(facts))
 
 
 def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
@@ -108,9 +100,26 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             if dl.should_stop():  # the scheduler ends the job: this was its last checkpoint
                 break
     """
-    if facts.style in ("tape", "session") and not facts.episodes:
-        loops = [top.loop for top in facts.tops if not _ends_by_queue(top.loop)]
-        yield from _asked(facts, loops, (lambda: interpreted(facts)) if facts.style == "tape" else None)
+    if facts.episodes:
+        return
+    if facts.style == "tape":
+        yield from _asked(facts, [top.loop for top in facts.tops], lambda: interpreted(facts))
+    elif facts.style == "session":
+        begun = [c for c in facts.script.calls if _BEGINS.search(facts.script.name_of(c.func))]
+        loops = _outermost(facts, facts.loops, begun)
+        yield from _asked(facts, [loop for loop in loops if not _ends_by_queue(loop)], None)
+
+
+def _outermost(facts: ScriptFacts, updates: Iterable[cst.CSTNode], begun: Iterable[cst.CSTNode]) -> list[cst.CSTNode]:
+    """Return the outermost loops around ``updates``, across calls; none over folds: those with ``begun`` inside."""
+    script, flow = facts.script, facts.flow
+    made = {frame for node in begun for frame in flow.frames(node)}
+    loops: dict[cst.CSTNode, None] = {}
+    for frame in (frame for node in updates for frame in flow.frames(node)):
+        around = [n for n in (frame, *script.above(frame)) if isinstance(n, LOOPS) and _is_in_function(facts, n, frame)]
+        loops.update(dict.fromkeys([n for n in around if not any(script.inside(m, n) for m in made)][-1:]))
+    frames = {loop: flow.frames(loop) for loop in loops}
+    return [a for a in loops if not any(script.inside(f, b) for b in loops if b is not a for f in frames[a])]
 
 
 def _is_in_function(facts: ScriptFacts, loop: cst.CSTNode, node: cst.CSTNode) -> bool:
@@ -213,4 +222,5 @@ def _compiled(facts: ScriptFacts) -> set[cst.CSTNode]:
 
 
 _SAVES = ("torch.save", "tensorflow.saved_model.save", "keras.models.save_model", "keras.saving.save_model")
+_BEGINS = re.compile(r"(global_variables_initializer|initialize_all_variables)$")
 _KEEPERS = re.compile(r"^tensorflow\.(\w+\.)*train\.(Checkpoint|CheckpointManager|Saver)$")
