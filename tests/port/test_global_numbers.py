@@ -414,7 +414,7 @@ loader = DataLoader(TensorDataset(x, y), 8)
 model = nn.Linear(4, 3)
 opt = torch.optim.SGD(model.parameters(), 0.1)
 for epoch in range(2):
-    kinds, pairs, squares, dots, inner, mixed, weighed = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    kinds, pairs, squares, dots, inner, mixed, weighed, turned, tables = [0.0] * 9
     for a, b in loader:
         out = model(a)
         each = nn.functional.cross_entropy(out, b, reduction="none")
@@ -428,6 +428,11 @@ for epoch in range(2):
         pairs += torch.einsum("bi,bj->ij", a, out.detach())
         kinds += torch.einsum("bi,bi->b", a, a).mean().item()
         weighed += np.dot(a.numpy(), np.ones(4)).mean()
+        one, other = nn.functional.one_hot(b, 3).float(), nn.functional.one_hot(out.argmax(1), 3).float()
+        tables += torch.matmul(one.transpose(0, 1), other) + one.t().mm(other)
+        columns = np.transpose(one.numpy())
+        turned += columns.dot(mine) + columns.sum(axis=1)
+    print(turned.round(3).tolist(), tables.tolist())
     print(f"{dots:.4f} {squares:.4f} {inner:.4f} {mixed:.4f} {kinds:.4f} {weighed:.4f} {pairs.sum().item():.4f}")
 """
 

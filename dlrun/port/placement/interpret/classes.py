@@ -9,6 +9,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement import rules
+from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.interpret.containers import Containers
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
@@ -235,6 +236,8 @@ class Classes(Containers):
             return Value(place if means else SAME, name="size" if name == "shape" and place.kind is Kind.ENTRY else "")
         if name == "size" and place.kind is Kind.ENTRY and self.shards.parts and self._stands_for_number(node):
             return self.size()  # of an array of NumPy
+        if name == "T" and place.kind is Kind.ENTRY and self.shards.parts:
+            return parts.transposed(replace(owner, place=place), [])
         if name in ("data", "T") and place.kind is Kind.ENTRY:
             return owner
         if place.kind is Kind.SHARD and name != _DEALT:

@@ -177,8 +177,11 @@ class Libraries(Given):
         number = number or (name.endswith(_SCORES) and isinstance(averaged, str))
         if row in _STATISTICS and place.kind is Kind.ENTRY:
             return self._statistic(row, name, args, keywords, place)
+        if row is Row.TRANSPOSES and self.shards.parts and args and place.kind is Kind.ENTRY:
+            axes = self._parts_of(given[1:2]) or given[1:]
+            return parts.transposed(replace(args[0], place=self.content(args[0])), axes)
         scalar = True if losses or number or row is Row.SCALAR or of_numbers else None
-        sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, given))
+        sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, args, keywords))
         if self.shards.parts and place.kind is Kind.ENTRY and sums:
             place = self.of_episode(parts.SUMMED)
         elif self.shards.parts and place.kind is Kind.ENTRY:
@@ -333,7 +336,8 @@ class Libraries(Given):
             return Value(of_samples, scalar=True)
         if self.shards.parts and place.kind is Kind.ENTRY:
             axes = [args[1]] if len(args) > 1 else [v for k, v in keywords.items() if k in ("dim", "axis")]
-            along = any(axis.const == 0 and axis.const is not False for axis in axes)
+            samples_at = (1, -1) if first.name == parts.TRANSPOSED else (0,)
+            along = any(axis.const in samples_at and not isinstance(axis.const, bool) for axis in axes)
             place = self.of_episode(parts.reduced(row, replace(first, place=self.content(first)), whole, along))
             name = "mean" if along and row is Row.MEAN else first.name if first.name == "centered" else ""
             if (
@@ -459,7 +463,9 @@ class Libraries(Given):
             self._sink(node, of=node.func.value)  # a table's file
         if row in _STATISTICS and base.kind is Kind.ENTRY:
             return self._statistic(row, name, [receiver, *args], keywords, base)
-        sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, [receiver, *given]))
+        if row is Row.TRANSPOSES and self.shards.parts and base.kind is Kind.ENTRY:
+            return parts.transposed(replace(receiver, place=base), self._parts_of(given[:1]) or given)
+        sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, [receiver, *args], keywords))
         if self.shards.parts and sums and base.kind is Kind.ENTRY:
             return Value(self.of_episode(parts.SUMMED))
         op = parts.operator_of(name)

@@ -115,7 +115,7 @@ class Operators(Expressions):
             return self._folded(op, left, right, scalar, node)
         if self.shards.parts and not isinstance(op, _SUMS) and Kind.ENTRY in (a.kind, b.kind):
             a, b = (SAME if p.counts else p for p in (a, b))
-        if self.shards.parts and {a.kind, b.kind} == {Kind.ENTRY} and parts.contracts(node):
+        if self.shards.parts and parts.contracts(op, replace(left, place=a), replace(right, place=b)):
             return Value(self.of_episode(parts.SUMMED))
         if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
             name = parts.named(op, left, right, place) if not self.shards.episodes else ""

@@ -5,8 +5,9 @@ what counts iterations is the same on all of them. A number of one iteration is 
 their sum (a count of samples: the mark "summed"), or neither (the square of a mean: the mark "bent").
 
 Names of values tell more: "size" is a number of samples, "mean" a mean over them that is no single number, "centered"
-what is of each sample, less a mean over this rank's. All that is not linear bends what is centered. "foreign" is
-made by a library of which nothing is known: a number of it is taken for a mean, and that is told.
+what is of each sample, less a mean over this rank's. All that is not linear bends what is centered. "transposed"
+has the samples along another axis than the first. "foreign" is made by a library of which nothing is known: a number of
+it is taken for a mean, and that is told.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import libcst as cst
 
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import ENTRY, MIX, RATIO, Kind, Place, Quotient, Value
+from dlrun.port.placement.values import ENTRY, MIX, NOTHING, RATIO, Kind, Place, Quotient, Value
 from dlrun.port.program.script import argument, dotted
 
 SUMMED, BENT = Place(Kind.ENTRY, adds=frozenset({"summed"})), Place(Kind.ENTRY, adds=frozenset({"bent"}))
@@ -28,7 +29,8 @@ RATE = Place(Kind.ENTRY, adds=frozenset({"bent", "rate"}))  # a sum over another
 LOCAL = Place(Kind.ENTRY, adds=frozenset({"bent", "local"}))  # of each sample, bent by a number of this rank's
 SUM_OR_MEAN = "whether this loss is a mean over the samples or their sum is not known"
 FOREIGN = "foreign"
-NAMES = ("size", "mean", "centered", FOREIGN)
+TRANSPOSED = "transposed"
+NAMES = ("size", "mean", "centered", TRANSPOSED, FOREIGN)
 _KNOWN = (
     "torch",
     "tensorflow",
@@ -43,6 +45,7 @@ _KNOWN = (
     "scipy",
 )
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
+_PRODUCTS = ("matmul", "mm", "matvec")  # of matrices
 _MULTIPLIES = (cst.Multiply, cst.MultiplyAssign, cst.MatrixMultiply)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
 _METHODS: dict[str, Any] = {
@@ -116,7 +119,7 @@ def named(op: Any, left: Value, right: Value, place: Place) -> str:
         return "centered" if place == ENTRY else ""
     if isinstance(op, _SUMS) and beside_means([left, right]):
         return "centered"
-    return "mean" if "mean" in names else ""
+    return next((name for name in ("mean", TRANSPOSED) if name in names), "")
 
 
 def unguessed(value: Value) -> Value:
@@ -148,17 +151,32 @@ def quotient(over: Place, under: Place) -> Place:
     return RATIO
 
 
-def contracts(node: cst.CSTNode) -> bool:
+def transposed(entry: Value, axes: list[Value]) -> Value:
+    """Return what has its axes exchanged: the samples leave the first axis, or come back to it.
+
+    ``axes`` are what the function was told: two axes, or where each comes from; none, of a matrix.
+    """
+    told = [axis.const for axis in axes] if axes else [1, 0]
+    stays = told[0] == 0 and len(told) > 2
+    moves = NOTHING not in told and not stays and 0 in told
+    if not moves or entry.place.kind is not Kind.ENTRY or entry.name == "centered":
+        return entry
+    return replace(entry, name="" if entry.name == TRANSPOSED else TRANSPOSED)
+
+
+def contracts(op: Any, left: Value, right: Value) -> bool:
     """Tell whether a product of matrices adds up over the samples: ``labels.T @ scores``."""
-    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.MatrixMultiply):
-        return False
-    left = node.left.func if isinstance(node.left, cst.Call) else node.left
-    return isinstance(left, cst.Attribute) and left.attr.value in ("T", "t")
+    both = left.place.kind is right.place.kind is Kind.ENTRY
+    return isinstance(op, (cst.MatrixMultiply, cst.MatrixMultiplyAssign)) and both and left.name == TRANSPOSED
 
 
-def contracted(name: str, given: list[Value]) -> bool:
+def contracted(name: str, given: list[Value], keywords: dict[str, Value]) -> bool:
     """Tell whether a function adds up over the samples: ``np.dot(losses, weights)``, ``einsum("bi,bj->ij", ...)``."""
     last = name.rpartition(".")[2]
+    if last in _PRODUCTS:
+        turned = any(keywords[k].const is True for k in ("transpose_a", "adjoint_a") if k in keywords)
+        left = transposed(given[0], []) if turned and given else given[0] if given else None
+        return left is not None and len(given) > 1 and contracts(cst.MatrixMultiply(), left, given[1])
     if last == "einsum":
         text = given[0].const if given else None
         letters, arrow, out = text.replace(" ", "").partition("->") if isinstance(text, str) else ("", "", "")
