@@ -263,6 +263,14 @@ for x, y in loader:
         "sum(out[:, 0].tolist()[:2]) + out.argmax(1).tolist()[0]",
         "len(np.unique(out.argmax(1).numpy()))",
         "sklearn.metrics.f1_score(y.tolist(), out.tolist(), average='macro')",
+        "((out - y) ** 2)[y > 0].mean().item()",
+        "out[(y > 0) & ~(out > 0)].abs().mean().item()",
+        "torch.masked_select(out, y.gt(0)).mean().item()",
+        "nn.functional.mse_loss(out[y > 0], y[y > 0]).item()",
+        "(out[y > 0] - out.mean()).sum().item()",
+        "np.average(y.numpy(), weights=1 + y.numpy() ** 2)",
+        "int((y > 0).all())",
+        "out[y > 0].sum().item() if (y > 0).any() else 0.0",
     ],
 )
 def test_a_number_of_this_ranks_part_that_no_others_make_whole_is_told(told) -> None:
@@ -277,6 +285,9 @@ SUMS_AND_MEANS = (
     "(out / len(out)).sum().item()",
     "math.sqrt(loss.item())",
     "max((out > 0).sum().item(), 1) / 3",
+    "out[y > 0].pow(2).sum().item() / len(out[y > 0]) + out[y > 0].sum().item()",
+    "out[y > 0].sum().item() / (y > 0).sum() if (y > 0).sum() else 0.0",
+    "(y > 0).all(1).sum().item()",
     "((1 - out) ** 2 + y * torch.clamp(0.9 - out, min=0.0) ** 2).sum(dim=1).mean().item()",
     "(y * out.sigmoid().log() + (1 - y) * (1 - out.sigmoid()).log()).mean().item()",
 )

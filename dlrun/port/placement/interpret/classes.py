@@ -232,10 +232,12 @@ class Classes(Containers):
             return found
         place = self.content(owner)
         if name in _SHAPES:
+            if name == "shape" and "picked" in place.adds:
+                return Value(parts.SUMMED)
             means = name == "shape" and "means" in place.adds  # a place for each local iteration
             return Value(place if means else SAME, name="size" if name == "shape" and place.kind is Kind.ENTRY else "")
         if name == "size" and place.kind is Kind.ENTRY and self.shards.parts and self._stands_for_number(node):
-            return self.size()  # of an array of NumPy
+            return self.size_of(place)  # of an array of NumPy
         if name == "T" and place.kind is Kind.ENTRY and self.shards.parts:
             return parts.transposed(replace(owner, place=place), [])
         if name in ("data", "T") and place.kind is Kind.ENTRY:

@@ -594,7 +594,7 @@ class Containers(IterationNumbers):
         if (of_samples := samples.length(self, value)) is not None:
             return of_samples
         if place.kind is Kind.ENTRY and all(isinstance(ref, Method) for ref in value.refs):  # len(x), len(batch.x)
-            return self.size()
+            return self.size_of(place)
         serial = self.loop is None and self.serial(value)
         filled = [ref for ref in value.refs if isinstance(ref, Obj) and ref.kind == "dict" and self.loop is not None]
         name = length_of(filled[0]) if len(filled) == len(value.refs) == 1 else ""

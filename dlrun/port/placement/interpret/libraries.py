@@ -177,6 +177,8 @@ class Libraries(Given):
         number = number or (name.endswith(_SCORES) and isinstance(averaged, str))
         if row in _STATISTICS and place.kind is Kind.ENTRY:
             return self._statistic(row, name, args, keywords, place)
+        if self.shards.parts and place.kind is Kind.ENTRY and parts.picks(name, args):
+            return Value(self.of_episode(parts.PICKED))
         if row is Row.TRANSPOSES and self.shards.parts and args and place.kind is Kind.ENTRY:
             axes = self._parts_of(given[1:2]) or given[1:]
             return parts.transposed(replace(args[0], place=self.content(args[0])), axes)
@@ -219,6 +221,9 @@ class Libraries(Given):
         texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
         foreign = parts.FOREIGN if row is None and parts.is_foreign(name) and place == ENTRY else ""
         guessed = "guessed" if scalar and any(g.name == "guessed" for g in given) else ""
+        finds = parts.asks(name) or (name.endswith(".where") and len(given) == 1)
+        if self.shards.parts and finds and parts.is_of_samples(Value(scalar=scalar), place):
+            guessed = parts.MASK
         return Value(place, scalar=scalar, reduced=reduced, texts=texts, name=foreign or guessed)
 
     def _statistic(
@@ -340,6 +345,8 @@ class Libraries(Given):
             along = any(axis.const in samples_at and not isinstance(axis.const, bool) for axis in axes)
             place = self.of_episode(parts.reduced(row, replace(first, place=self.content(first)), whole, along))
             name = "mean" if along and row is Row.MEAN else first.name if first.name == "centered" else ""
+            if row is Row.MEAN and "weights" in keywords and not self.content(keywords["weights"]).uniform:
+                place = parts.LOCAL if along else parts.BENT  # each rank divides by the sum of its own weights
             if (
                 row in (Row.MAX, Row.MIN)
                 and len(args) > 1
@@ -489,7 +496,12 @@ class Libraries(Given):
                 self.write((made, CONTENT), Value(zero=zero))
                 return Value(refs=frozenset([made]), scalar=one or None)
             return Value(refs=frozenset([made]), reduced=self.serial(receiver) or any(map(self.serial, given)))
-        return Value(out_of_sight(place), scalar=True if row is Row.SCALAR else None)
+        if self.shards.parts and place.kind is Kind.ENTRY and samples.is_truth(self, f".{name}", node):
+            return Value(parts.BENT, scalar=True)
+        masks = self.shards.parts and row is None and parts.asks(name) and parts.is_of_samples(receiver, place)
+        if self.shards.parts and place.kind is Kind.ENTRY and parts.picks(name, [receiver, *args]):
+            place = self.of_episode(parts.PICKED)
+        return Value(out_of_sight(place), scalar=True if row is Row.SCALAR else None, name=parts.MASK if masks else "")
 
     def _of_fields(self, template: str, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Place:
         """Return the placement of what the fields of a template read: ``{top.avg:.3f}`` no more of ``top``."""
