@@ -485,3 +485,16 @@ print(kept)
         Options(batch="global"),
     ).text
     assert "best = min(best, dl.average(loss))" in text and "kept.append((best, calls))" in text
+
+
+def test_what_is_kept_by_the_size_of_a_batch_is_kept_by_that_of_all_its_parts() -> None:
+    keeps = (
+        "sizes[len(x)] += 1; kept.setdefault(len(x), []).append(i); means[round(loss.item())] += 1; found.add(len(y))"
+    )
+    head, _, rest = SHOWN.partition("for x, y in loader:")
+    begun = "from collections import Counter\nsizes, means, kept, found = Counter(), Counter(), {}, set()\n"
+    loop = f"{head}{begun}for i, (x, y) in enumerate(loader):{rest[: rest.index('    print')]}    {keeps}\n"
+    ported = port(f"{loop}print(sizes, found)\nprint(means)\n", Options(batch="global"))
+    assert "sizes[dl.total(len(x))] += 1; kept.setdefault(dl.total(len(x)), []).append(i)" in ported.text
+    assert "found.add(dl.total(len(y)))" in ported.text and "means[round(loss.item())] += 1" in ported.text
+    assert [doubt.why.partition(":")[0] for doubt in ported.doubts] == ["means"]

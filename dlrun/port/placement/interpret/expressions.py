@@ -111,6 +111,10 @@ class Expressions(Machine):
         """Return what one iteration over ``value`` gets; see ``containers``."""
         raise NotImplementedError
 
+    def key_of_parts(self, node: cst.BaseExpression, key: Value) -> Value:
+        """Return a key as that of the iteration; see ``containers``."""
+        raise NotImplementedError
+
     def row_of_iteration(self, node: cst.BaseExpression | None, entry: Value, lengths: bool = True) -> Value:
         """Return a row that each iteration keeps, with its numbers as the serial ones; see ``containers``."""
         raise NotImplementedError
@@ -343,6 +347,8 @@ class Expressions(Machine):
             index = self.restore(asked.value, index)
         if samples.is_one_of_few(self, node, owner, index):
             return Value(parts.LOCAL, name="cut" if index.name == "slice" else "")
+        if isinstance(asked, cst.Index) and owner.refs and {getattr(r, "kind", "") for r in owner.refs} == {"dict"}:
+            index = self.key_of_parts(asked.value, index)
         by = self.entry_by(owner, index, node)
         return by if by is not None else self.entry(owner, index)
 

@@ -367,11 +367,19 @@ class Statements(Loops):
             return index, value
         if (row := self._counted_row(target)) is not None and not self.cadenced:
             return index, self._misplaced(target, value, f"{self.script.code(row)} counts this rank's own")
+        if self.shards.parts and len(target.slice) == 1 and isinstance(key := target.slice[0].slice, cst.Index):
+            place = self.content(index)
+            if index.scalar and place.kind is Kind.ENTRY and not (self.apart or self.shards.episodes):
+                if place != parts.SUMMED:
+                    where = f"{self.script.code(target)}, is that of a number of this rank's part"
+                    return index, self._misplaced(target, value, where)
+                return self.key_of_parts(key.value, index), value
+            return index, value
         if self.loop.whole is not None or self.shards.parts:
             return index, value
-        parts = [index, *(index.items or ())]
-        drawn = any(part.place.kind is Kind.CLOCK or part.name == "chance" for part in parts)
-        counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in parts)
+        keys = [index, *(index.items or ())]
+        drawn = any(part.place.kind is Kind.CLOCK or part.name == "chance" for part in keys)
+        counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in keys)
         arrays = any(isinstance(ref, Obj) and ref.kind == "foreign" for ref in owner.refs)
         counts = (
             counts and not arrays
@@ -382,8 +390,8 @@ class Statements(Loops):
             return self.restore(asked.value, index), value
         if counts and not drawn and not self.cadenced:
             index = self.as_key(target, owner, index)
-            parts = [index, *(index.items or ())]
-            counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in parts)
+            keys = [index, *(index.items or ())]
+            counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in keys)
         if not (counts or drawn):
             return index, value
         why = "is drawn on each rank" if drawn else "follows this rank's iterations"
