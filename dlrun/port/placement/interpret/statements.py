@@ -43,6 +43,7 @@ from dlrun.port.placement.values import (
 )
 from dlrun.port.program.script import dotted, walk
 
+_CONSTANTS = ("tensorflow.", "keras.ops.", "jax.")  # whose arrays no operator changes in place
 _VIEWS = ("view", "reshape", "flatten", "squeeze", "ravel", "detach", "numpy", "contiguous", "t", "transpose")
 
 
@@ -212,7 +213,7 @@ class Statements(Loops):
     def _in_place(self, node: cst.AugAssign, old: Value, given: Value) -> bool:
         """Carry out ``losses += [x]``, ``seen |= set(i)``, ``tensor += x``; tell whether it is one of them."""
         owners = [ref for ref in old.refs if isinstance(ref, Obj) and ref.cls is None]
-        if not owners or len(owners) < len(old.refs):
+        if not owners or len(owners) < len(old.refs) or any(map(_is_constant, owners)):
             return False
         for ref in owners:
             if ref.kind == "foreign":
@@ -637,3 +638,9 @@ class Statements(Loops):
         for decorator in reversed(node.decorators):
             value = self._decorated(decorator.decorator, value, node)
         self.write((self.frame, node.name.value), value)
+
+
+def _is_constant(ref: Obj) -> bool:
+    """Tell whether an array never changes: ``num = den = tf.zeros(())``; ``num += x`` binds another one."""
+    made = ref.name if ref.kind == "foreign" else ""
+    return made.startswith(_CONSTANTS) and not made.endswith(("Variable", "TensorArray"))
