@@ -181,6 +181,7 @@ while step < 24:
     try:
         x, y = next(batches)
     except StopIteration:
+        kept.append((epoch, step))
         epoch += 1
         batches = iter(train)
         x, y = next(batches)
@@ -191,7 +192,7 @@ while step < 24:
     step += 1
     if step % 12 == 0:
         print(step, epoch)
-print(step, epoch)
+print(step, epoch, kept)
 """
 )
 
@@ -200,7 +201,7 @@ def test_passes_over_the_data_are_as_many_as_those_of_the_serial_script(tmp_path
     (tmp_path / "train.py").write_text(PASSES)
     (tmp_path / "dist.py").write_text(port(PASSES).text)
     serial = started(tmp_path, ["train.py"])
-    assert serial == "12 0\n24 1\n24 1\n" and started(tmp_path, ["dist.py"], 2) == serial
+    assert serial == "12 0\n24 1\n24 1 [(0, 12)]\n" and started(tmp_path, ["dist.py"], 2) == serial
 
 
 def test_batches_that_a_generator_yields_are_not_divided() -> None:

@@ -263,6 +263,14 @@ for x, y in loader:
         "sum(out[:, 0].tolist()[:2]) + out.argmax(1).tolist()[0]",
         "len(np.unique(out.argmax(1).numpy()))",
         "sklearn.metrics.f1_score(y.tolist(), out.tolist(), average='macro')",
+        "((out - y) ** 2)[y > 0].mean().item()",
+        "out[(y > 0) & ~(out > 0)].abs().mean().item()",
+        "torch.masked_select(out, y.gt(0)).mean().item()",
+        "nn.functional.mse_loss(out[y > 0], y[y > 0]).item()",
+        "(out[y > 0] - out.mean()).sum().item()",
+        "np.average(y.numpy(), weights=1 + y.numpy() ** 2)",
+        "int((y > 0).all())",
+        "out[y > 0].sum().item() if (y > 0).any() else 0.0",
     ],
 )
 def test_a_number_of_this_ranks_part_that_no_others_make_whole_is_told(told) -> None:
@@ -277,6 +285,9 @@ SUMS_AND_MEANS = (
     "(out / len(out)).sum().item()",
     "math.sqrt(loss.item())",
     "max((out > 0).sum().item(), 1) / 3",
+    "out[y > 0].pow(2).sum().item() / len(out[y > 0]) + out[y > 0].sum().item()",
+    "out[y > 0].sum().item() / (y > 0).sum() if (y > 0).sum() else 0.0",
+    "(y > 0).all(1).sum().item()",
     "((1 - out) ** 2 + y * torch.clamp(0.9 - out, min=0.0) ** 2).sum(dim=1).mean().item()",
     "(y * out.sigmoid().log() + (1 - y) * (1 - out.sigmoid()).log()).mean().item()",
 )
@@ -414,7 +425,7 @@ loader = DataLoader(TensorDataset(x, y), 8)
 model = nn.Linear(4, 3)
 opt = torch.optim.SGD(model.parameters(), 0.1)
 for epoch in range(2):
-    kinds, pairs, squares, dots, inner, mixed, weighed = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    kinds, pairs, squares, dots, inner, mixed, weighed, turned, tables = [0.0] * 9
     for a, b in loader:
         out = model(a)
         each = nn.functional.cross_entropy(out, b, reduction="none")
@@ -428,6 +439,11 @@ for epoch in range(2):
         pairs += torch.einsum("bi,bj->ij", a, out.detach())
         kinds += torch.einsum("bi,bi->b", a, a).mean().item()
         weighed += np.dot(a.numpy(), np.ones(4)).mean()
+        one, other = nn.functional.one_hot(b, 3).float(), nn.functional.one_hot(out.argmax(1), 3).float()
+        tables += torch.matmul(one.transpose(0, 1), other) + one.t().mm(other)
+        columns = np.transpose(one.numpy())
+        turned += columns.dot(mine) + columns.sum(axis=1)
+    print(turned.round(3).tolist(), tables.tolist())
     print(f"{dots:.4f} {squares:.4f} {inner:.4f} {mixed:.4f} {kinds:.4f} {weighed:.4f} {pairs.sum().item():.4f}")
 """
 
@@ -469,3 +485,16 @@ print(kept)
         Options(batch="global"),
     ).text
     assert "best = min(best, dl.average(loss))" in text and "kept.append((best, calls))" in text
+
+
+def test_what_is_kept_by_the_size_of_a_batch_is_kept_by_that_of_all_its_parts() -> None:
+    keeps = (
+        "sizes[len(x)] += 1; kept.setdefault(len(x), []).append(i); means[round(loss.item())] += 1; found.add(len(y))"
+    )
+    head, _, rest = SHOWN.partition("for x, y in loader:")
+    begun = "from collections import Counter\nsizes, means, kept, found = Counter(), Counter(), {}, set()\n"
+    loop = f"{head}{begun}for i, (x, y) in enumerate(loader):{rest[: rest.index('    print')]}    {keeps}\n"
+    ported = port(f"{loop}print(sizes, found)\nprint(means)\n", Options(batch="global"))
+    assert "sizes[dl.total(len(x))] += 1; kept.setdefault(dl.total(len(x)), []).append(i)" in ported.text
+    assert "found.add(dl.total(len(y)))" in ported.text and "means[round(loss.item())] += 1" in ported.text
+    assert [doubt.why.partition(":")[0] for doubt in ported.doubts] == ["means"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlrun.port import port
+from dlrun.port import Options, port
 
 HEAD = """import numpy as np
 import tensorflow as tf
@@ -196,3 +196,38 @@ def test_the_time_that_iterations_take_together_is_that_of_rank_0() -> None:
     made = port(KEEPS.replace("KEEP", "rows.append(float(loss))").replace("SHOW", "took, took / 60"))
     assert not made.doubts
     assert "print(took, took / 60)" in made.text
+
+
+def test_tensors_that_begin_as_one_and_are_added_to_are_sums_of_their_own() -> None:
+    source = f"""{HEAD}opt = tf.keras.optimizers.SGD(0.1)
+for epoch in range(10):
+    total = seen = tf.constant(0.0)
+    kept = [tf.zeros(())] * 2
+    for x, y in tf.data.Dataset.from_tensor_slices((rows, wanted)).batch(8):
+        with tf.GradientTape() as tape:
+            each = tf.reduce_sum(tf.square(model(x) - y), 1)
+            loss = tf.reduce_mean(each)
+        opt.apply_gradients(zip(tape.gradient(loss, [weight]), [weight]))
+        total += tf.reduce_sum(each)
+        seen += len(x)
+        kept[0] += tf.reduce_max(each)
+        kept[1] += loss
+    print(total / seen, kept[0], kept[1])
+"""
+    text = port(source).text
+    assert "total, seen, kept[0], kept[1] = dl.total(total, seen, kept[0], kept[1])  #" in text
+
+
+def test_averages_of_weights_that_a_list_holds_are_the_serial_ones_where_the_global_batch_is_kept() -> None:
+    source = f"""{HEAD}net = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+opt, average = tf.keras.optimizers.SGD(0.1), [tf.Variable(v) for v in net.trainable_variables]
+for x, y in tf.data.Dataset.from_tensor_slices((rows, wanted)).batch(8):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(net(x) - y))
+    opt.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+    for a, w in zip(average, net.trainable_variables):
+        a.assign(0.9 * a + 0.1 * w)
+print([float(tf.reduce_sum(a)) for a in average])
+"""
+    ported = port(source, Options(batch="global"))
+    assert not ported.doubts and "0.9 * a + 0.1 * w" in ported.text and "in average])\n" in ported.text

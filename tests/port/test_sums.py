@@ -278,3 +278,29 @@ for epoch in range(2):
 """
     ported = port(script)
     assert "whole.sum, whole.n = dl.total(whole.sum, whole.n, since=" in ported.text and not ported.doubts
+
+
+def test_the_else_of_a_loop_and_each_break_out_of_it_come_behind_the_reduction() -> None:
+    script = f"""import torch
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+{UPDATE}
+for epoch in range(2):
+    total = 0.0
+    for x, y in torch.utils.data.DataLoader(data, 4):
+        total += update(x, y)
+        if not total < 1e9: print("diverged"); break
+        for k in range(3):
+            if k: break
+        else:
+            break
+    else:
+        print(total)
+        continue
+    print("left at", total)
+"""
+    text = port(script).text
+    assert 'print("diverged"); total = dl.total(total); break' in text and "if k: break\n" in text
+    assert "            total = dl.total(total)  # sums over all ranks' samples\n            break\n" in text
+    assert "        total = dl.total(total)  # sums over all ranks' samples\n        print(total)\n" in text
+    assert text.count("dl.total(") == 4 and "if not dl.total(total) < 1e9:" in text

@@ -35,6 +35,7 @@ class Evaluating:
         self._folded: dict[str, Any] = {}
         self._as_metrics: bool | None = None  # whether a test_step() of the script's own returns its metrics' results
         self._told: set[str] = set()
+        self._iterators: list[Any] = []  # that were evaluated in part
 
     def install(self) -> None:
         """Have ``evaluate`` and ``predict`` of the model share."""
@@ -135,10 +136,27 @@ class Evaluating:
             why = why or theirs
         if not why and len(set(asked)) > 1:
             why = "the ranks go through different samples"
-        if why and why not in self._told:
-            self._told.add(why)
-            rank0.tell(f"each rank's {what}() goes through all batches: {why}")
-        return None if why else kind
+        if why:
+            self._tell(f"each rank's {what}() goes through all batches: {why}")
+            return None
+        if kind.name == "generator" and kind.batches is not None and KERAS_3 and self._again(options["x"]):
+            self._tell(
+                f"{what}() goes on in its generator where the last one ended: Keras itself reads ahead, or begins with "
+                "the first batches once more"
+            )
+        return kind
+
+    def _again(self, batches: Any) -> bool:
+        """Tell whether an iterator has been evaluated before, and note that it is."""
+        before = any(batches is known for known in self._iterators)
+        if not before:
+            self._iterators.append(batches)
+        return before
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            rank0.tell(text)
 
     def _unknown(self, what: str, kind: Kind, options: dict[str, Any]) -> str:
         """Return what else is against a share."""

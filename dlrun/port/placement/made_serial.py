@@ -271,7 +271,7 @@ class MadeSerial(Wraps):
             given = [a.value for a in node.args if a.value not in apart and not indexes(self.facts.flow, node, a.value)]
             return [*(r for r in receiver if r in self.run.seen), *given, *(field.read for field in fields.values())]
         if isinstance(node, cst.IfExp):
-            return [node.body, node.orelse]
+            return [node.body, node.orelse] if self._decided(node.test) else []
         if isinstance(node, cst.DictElement):
             return [node.value]
         if isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.DictComp)):
@@ -281,6 +281,20 @@ class MadeSerial(Wraps):
             each = node.value if isinstance(node, cst.DictComp) else node.elt
             return [each] if alike and not node.for_in.ifs and node.for_in.inner_for_in is None else []
         return [c for c in children(node) if isinstance(c, (cst.BaseExpression, *COMPUTES))]
+
+    def _decided(self, test: cst.BaseExpression) -> bool:
+        """Tell whether all ranks answer a test alike, by numbers that are made serial, too: else they part there."""
+        if isinstance(test, cst.BooleanOperation):
+            return self._decided(test.left) and self._decided(test.right)
+        if isinstance(test, cst.UnaryOperation):
+            return self._decided(test.expression)
+        sides: list[cst.BaseExpression] = [test]
+        if isinstance(test, cst.Comparison):
+            sides = [test.left, *(c.comparator for c in test.comparisons)]
+        elif isinstance(test, cst.Call) and test not in self.run.forced:
+            sides = [arg.value for arg in test.args] or sides
+        forced = not self.run.shards.parts or all(self.place(s).uniform or s in self.run.forced for s in sides)
+        return self.place(test).uniform or forced
 
     def _goes_through_literal(self, node: cst.GeneratorExp | cst.ListComp) -> bool:
         """Tell whether a comprehension makes a text or number of each of several entries: ``for e in (step, loss)``."""

@@ -19,6 +19,7 @@ from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.interpret.control_flow import ENDS, is_endless
 from dlrun.port.placement.interpret.exits import Exit
 from dlrun.port.placement.values import Place
+from dlrun.port.program.ends import ends
 from dlrun.port.program.script import dotted, names_in, walk
 
 _WHY = {
@@ -182,7 +183,14 @@ class Reductions:
                 why = f"{names}: local to rank 0: nothing behind this loop is come by, it ends by an exception"
                 yield Doubt(loop, why, "medium", name="unknown-placement")
                 continue
-            yield Edit(loop, why, before=tuple(before), after=tuple(after) if place is loop else ())
+            left = ends(loop) if place is loop else []
+            if any(isinstance(n, cst.BaseSmallStatement) for n in left) and not _short(after):
+                why = f"{names}: local to rank 0: this loop ends within a line, in which other lines have no place"
+                yield Doubt(loop, why, "medium", name="unknown-placement")
+                continue
+            yield Edit(loop, why, before=tuple(before), after=tuple(after) if place is loop and not left else ())
+            for end in left if after else ():
+                yield Edit(end, why, before=tuple(after))
             if place is not loop:
                 yield Edit(place, why, before=tuple(after)) if first else Edit(place, why, after=tuple(after))
 
@@ -282,6 +290,11 @@ class Reductions:
             name += "_"
         self._names[loop, made] = name
         return name
+
+
+def _short(lines: Iterable[cst.CSTNode]) -> bool:
+    """Tell whether each of the lines is one small statement."""
+    return all(isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 for line in lines)
 
 
 def _lines(exits: list[Exit]) -> list[Line]:

@@ -32,7 +32,8 @@ class Shown(Decisions):
                 yield from self.told(number, unknown(number, "its line is run for sums over samples, and for others"))
                 continue
             call = next((up for up in self.script.above(number) if isinstance(up, cst.Call)), None)
-            self.lost, self.sink = [], Sink(call, (number,), loop, ()) if call is not None else None
+            ended = number in self.run.at_ends
+            self.lost, self.sink = [], Sink(call, (number,), loop, (), ended=ended) if call is not None else None
             self.note_formats(number)
             wraps = self.wraps(number, not self.run.shards.parts)
             yield from self.once(wraps, "of all ranks: each has a part of the iteration")

@@ -9,6 +9,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement import rules
+from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.interpret.containers import Containers
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import (
@@ -231,10 +232,14 @@ class Classes(Containers):
             return found
         place = self.content(owner)
         if name in _SHAPES:
+            if name == "shape" and "picked" in place.adds:
+                return Value(parts.SUMMED)
             means = name == "shape" and "means" in place.adds  # a place for each local iteration
             return Value(place if means else SAME, name="size" if name == "shape" and place.kind is Kind.ENTRY else "")
         if name == "size" and place.kind is Kind.ENTRY and self.shards.parts and self._stands_for_number(node):
-            return self.size()  # of an array of NumPy
+            return self.size_of(place)  # of an array of NumPy
+        if name == "T" and place.kind is Kind.ENTRY and self.shards.parts:
+            return parts.transposed(replace(owner, place=place), [])
         if name in ("data", "T") and place.kind is Kind.ENTRY:
             return owner
         if place.kind is Kind.SHARD and name != _DEALT:

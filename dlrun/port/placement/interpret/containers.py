@@ -97,6 +97,8 @@ class Containers(IterationNumbers):
                     args = [*args[:-1], self.row(given, args[-1])]
                 elif args and self.shards.parts and not self.shards.episodes:
                     args = [*args[:-1], self.row_of_parts(given, args[-1])]
+                    if ref.kind == "set" and given is not None:
+                        args = [self.key_of_parts(given, args[-1])]
                 elif args:
                     args = [*args[:-1], self.row_of_iteration(given, args[-1])]
                     self.key_of_iteration(node.func.value if isinstance(node.func, cst.Attribute) else None)
@@ -113,6 +115,8 @@ class Containers(IterationNumbers):
             case Row.PUT:
                 return self.set_default(ref, args, node)
             case Row.GET:
+                if args and ref.kind == "dict" and node.args[0].keyword is None:
+                    args = [self.key_of_parts(node.args[0].value, args[0]), *args[1:]]
                 return self._get(ref, args, name)
             case Row.ENTRIES:
                 return self._view(ref, self.entries(Value(refs=frozenset([ref]))), node)
@@ -185,6 +189,11 @@ class Containers(IterationNumbers):
             return entry
         whole = self.content(entry).kind is not Kind.ENTRY
         return entry if whole else replace(entry, place=Place(Kind.ENTRY, adds=frozenset({"row"})))
+
+    def key_of_parts(self, node: cst.BaseExpression, key: Value) -> Value:
+        """Return a key, or what a set holds once: of a number that adds up over the parts that of the iteration."""
+        adds_up = key.scalar and self.content(key) == parts.SUMMED and not key.refs
+        return self.force(node, key) if adds_up and self.shards.parts else key
 
     def _differs(self, number: Value) -> bool:
         """Tell whether a number is made of this rank's parts, of one iteration or of those so far."""
@@ -411,6 +420,8 @@ class Containers(IterationNumbers):
 
     def set_default(self, ref: Obj, args: list[Value], node: cst.CSTNode) -> Value:
         """Return what a dict holds under a key, put there where it is not: ``setdefault(key, [])``."""
+        if args and isinstance(node, cst.Call):
+            args = [self.key_of_parts(node.args[0].value, args[0]), *args[1:]]
         key = key_of(args[0].const) if args else None
         found = self.entry_in(ref, key, Value(refs=frozenset([ref])))
         if len(args) > 1 and not (found.refs or found.items):
@@ -594,7 +605,7 @@ class Containers(IterationNumbers):
         if (of_samples := samples.length(self, value)) is not None:
             return of_samples
         if place.kind is Kind.ENTRY and all(isinstance(ref, Method) for ref in value.refs):  # len(x), len(batch.x)
-            return self.size()
+            return self.size_of(place)
         serial = self.loop is None and self.serial(value)
         filled = [ref for ref in value.refs if isinstance(ref, Obj) and ref.kind == "dict" and self.loop is not None]
         name = length_of(filled[0]) if len(filled) == len(value.refs) == 1 else ""

@@ -430,16 +430,19 @@ class ControlFlow(Statements):
             self.block(node.orelse.body)
             self.state = merge(self.state, left)
 
-    def _turns(self, over: Value) -> Place:
-        """Return the placement of what a loop goes through; what objects in a list hold makes no turns."""
+    def _turns(self, over: Value, entry: bool = False) -> Place:
+        """Return the placement of what a loop goes through; what objects and arrays in a list hold makes no turns.
+
+        ``entry`` tells that it is one that a list holds, and not the list.
+        """
         if over.items is not None:
-            return combine([over.place, *map(self._turns, over.items)])
+            return combine([over.place, *(self._turns(item, True) for item in over.items)])
         kinds = {ref.kind if isinstance(ref, Obj) else "" for ref in over.refs}
-        if kinds == {"instance"}:
+        if kinds == {"instance"} or (entry and kinds == {"foreign"}):
             return over.place
         if not kinds or not kinds <= set(CONTAINERS):
             return self.content(over)
-        return combine([over.place, *(self._turns(v) for ref in over.refs for _, v in self.fields(ref))])
+        return combine([over.place, *(self._turns(v, True) for ref in over.refs for _, v in self.fields(ref))])
 
     def _whole(self, node: cst.For, over: Value) -> bool:
         """Tell whether a loop goes through loaders that are not sharded: one that evaluates by the same function."""

@@ -111,6 +111,10 @@ class Expressions(Machine):
         """Return what one iteration over ``value`` gets; see ``containers``."""
         raise NotImplementedError
 
+    def key_of_parts(self, node: cst.BaseExpression, key: Value) -> Value:
+        """Return a key as that of the iteration; see ``containers``."""
+        raise NotImplementedError
+
     def row_of_iteration(self, node: cst.BaseExpression | None, entry: Value, lengths: bool = True) -> Value:
         """Return a row that each iteration keeps, with its numbers as the serial ones; see ``containers``."""
         raise NotImplementedError
@@ -343,6 +347,8 @@ class Expressions(Machine):
             index = self.restore(asked.value, index)
         if samples.is_one_of_few(self, node, owner, index):
             return Value(parts.LOCAL, name="cut" if index.name == "slice" else "")
+        if isinstance(asked, cst.Index) and owner.refs and {getattr(r, "kind", "") for r in owner.refs} == {"dict"}:
+            index = self.key_of_parts(asked.value, index)
         by = self.entry_by(owner, index, node)
         return by if by is not None else self.entry(owner, index)
 
@@ -365,6 +371,8 @@ class Expressions(Machine):
                     if serial and place.kind is Kind.COUNT and power(place) == 1:
                         place = self.restore(inner, ANY).place
                     places.append(place)
+        if asked and asked[0].name == parts.MASK and isinstance(node.slice[0].slice, cst.Index):
+            return asked[0]
         whole = len(asked) == len(node.slice)  # sums["train", "loss"]
         return Value(combine(places), const=key_in(Value(items=tuple(asked))) if whole else NOTHING, name="slice")
 
@@ -394,7 +402,12 @@ class Expressions(Machine):
             copied = picked.kind is Kind.ENTRY and all(isinstance(r, Obj) and r.kind == "list" for r in owner.refs)
             if self.loop is not None and whole and (picked.kind in (Kind.COUNT, Kind.INDEX) or copied):
                 return Value(ENTRY)  # this iteration's samples
-            return Value(combine([place, picked]), refs=owner.refs, name="cut" if index.name == "slice" else "")
+            if self.shards.parts and index.name == parts.MASK and parts.is_of_samples(owner, place):
+                return Value(self.of_episode(parts.PICKED))
+            name = "cut" if index.name == "slice" else ""
+            return Value(
+                combine([place, picked]), refs=owner.refs, name=parts.MASK if owner.name == parts.MASK else name
+            )
         place, found = self.content(index), self.of_chosen(owner, found)
         if self.loop is not None and place.kind in (Kind.COUNT, Kind.INDEX) and found.place.kind is Kind.SAME:
             return found.at(BENT_COUNT if found.scalar and self._is_numbered() else ENTRY)
@@ -580,6 +593,10 @@ class Expressions(Machine):
         """Return the number of samples of an iteration."""
         place = self.of_episode(parts.SUMMED) if self.shards.parts else ENTRY
         return Value(place, scalar=True, name="size")
+
+    def size_of(self, place: Place) -> Value:
+        """Return the number of samples that are placed so: of those that a test has let in other ones on each rank."""
+        return Value(self.of_episode(parts.SUMMED), scalar=True) if "picked" in place.adds else self.size()
 
     def other_size(self) -> Value:
         """Return the size of an iteration's samples in another dimension: of padded ones the longest's."""

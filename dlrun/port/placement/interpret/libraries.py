@@ -177,8 +177,13 @@ class Libraries(Given):
         number = number or (name.endswith(_SCORES) and isinstance(averaged, str))
         if row in _STATISTICS and place.kind is Kind.ENTRY:
             return self._statistic(row, name, args, keywords, place)
+        if self.shards.parts and place.kind is Kind.ENTRY and parts.picks(name, args):
+            return Value(self.of_episode(parts.PICKED))
+        if row is Row.TRANSPOSES and self.shards.parts and args and place.kind is Kind.ENTRY:
+            axes = self._parts_of(given[1:2]) or given[1:]
+            return parts.transposed(replace(args[0], place=self.content(args[0])), axes)
         scalar = True if losses or number or row is Row.SCALAR or of_numbers else None
-        sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, given))
+        sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, args, keywords))
         if self.shards.parts and place.kind is Kind.ENTRY and sums:
             place = self.of_episode(parts.SUMMED)
         elif self.shards.parts and place.kind is Kind.ENTRY:
@@ -216,6 +221,9 @@ class Libraries(Given):
         texts = frozenset[Any]().union(*(g.texts for g in given)) if name in _OF_TEXTS else frozenset[Any]()
         foreign = parts.FOREIGN if row is None and parts.is_foreign(name) and place == ENTRY else ""
         guessed = "guessed" if scalar and any(g.name == "guessed" for g in given) else ""
+        finds = parts.asks(name) or (name.endswith(".where") and len(given) == 1)
+        if self.shards.parts and finds and parts.is_of_samples(Value(scalar=scalar), place):
+            guessed = parts.MASK
         return Value(place, scalar=scalar, reduced=reduced, texts=texts, name=foreign or guessed)
 
     def _statistic(
@@ -333,9 +341,12 @@ class Libraries(Given):
             return Value(of_samples, scalar=True)
         if self.shards.parts and place.kind is Kind.ENTRY:
             axes = [args[1]] if len(args) > 1 else [v for k, v in keywords.items() if k in ("dim", "axis")]
-            along = any(axis.const == 0 and axis.const is not False for axis in axes)
+            samples_at = (1, -1) if first.name == parts.TRANSPOSED else (0,)
+            along = any(axis.const in samples_at and not isinstance(axis.const, bool) for axis in axes)
             place = self.of_episode(parts.reduced(row, replace(first, place=self.content(first)), whole, along))
             name = "mean" if along and row is Row.MEAN else first.name if first.name == "centered" else ""
+            if row is Row.MEAN and "weights" in keywords and not self.content(keywords["weights"]).uniform:
+                place = parts.LOCAL if along else parts.BENT  # each rank divides by the sum of its own weights
             if (
                 row in (Row.MAX, Row.MIN)
                 and len(args) > 1
@@ -459,7 +470,9 @@ class Libraries(Given):
             self._sink(node, of=node.func.value)  # a table's file
         if row in _STATISTICS and base.kind is Kind.ENTRY:
             return self._statistic(row, name, [receiver, *args], keywords, base)
-        sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, [receiver, *given]))
+        if row is Row.TRANSPOSES and self.shards.parts and base.kind is Kind.ENTRY:
+            return parts.transposed(replace(receiver, place=base), self._parts_of(given[:1]) or given)
+        sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, [receiver, *args], keywords))
         if self.shards.parts and sums and base.kind is Kind.ENTRY:
             return Value(self.of_episode(parts.SUMMED))
         op = parts.operator_of(name)
@@ -483,7 +496,12 @@ class Libraries(Given):
                 self.write((made, CONTENT), Value(zero=zero))
                 return Value(refs=frozenset([made]), scalar=one or None)
             return Value(refs=frozenset([made]), reduced=self.serial(receiver) or any(map(self.serial, given)))
-        return Value(out_of_sight(place), scalar=True if row is Row.SCALAR else None)
+        if self.shards.parts and place.kind is Kind.ENTRY and samples.is_truth(self, f".{name}", node):
+            return Value(parts.BENT, scalar=True)
+        masks = self.shards.parts and row is None and parts.asks(name) and parts.is_of_samples(receiver, place)
+        if self.shards.parts and place.kind is Kind.ENTRY and parts.picks(name, [receiver, *args]):
+            place = self.of_episode(parts.PICKED)
+        return Value(out_of_sight(place), scalar=True if row is Row.SCALAR else None, name=parts.MASK if masks else "")
 
     def _of_fields(self, template: str, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Place:
         """Return the placement of what the fields of a template read: ``{top.avg:.3f}`` no more of ``top``."""

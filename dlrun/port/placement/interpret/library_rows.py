@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts.torch import CLIPS
 from dlrun.port.placement import rules
+from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.interpret.calls import Calls
 from dlrun.port.placement.rules import DRAWING, Row
 from dlrun.port.placement.store import (
@@ -144,8 +145,8 @@ class LibraryRows(Calls):
 
     def _row_join(self, args: list[Value], node: cst.Call) -> Value:
         """Return arrays behind each other: what this rank's iterations add to an array makes it grow."""
-        parts = args[:2] if len(args) > 1 and dotted(node.func).endswith("append") else self._parts_of(args[:1])
-        places = [self.content(part) for part in parts]
+        arrays = args[:2] if len(args) > 1 and dotted(node.func).endswith("append") else self._parts_of(args[:1])
+        places = [self.content(part) for part in arrays]
         runs = [p for p in places if p.kind is Kind.RUN and (p.untouched or "joined" in p.adds)]
         others = [p for p in places if p.kind is not Kind.RUN]
         if len(runs) == 1 and len(others) == len(places) - 1 and all(p.kind in (Kind.ENTRY, Kind.SAME) for p in others):
@@ -154,7 +155,7 @@ class LibraryRows(Calls):
             return Value(replace(runs[0], adds=runs[0].adds | {"joined"}, counts=False), scalar=False)
         if any(p.kind in _SO_FAR for p in places if p not in runs) and self._grows_itself(node):
             return Value(unknown(node, "what it keeps of each iteration is itself a sum so far"))
-        if len(parts) > 1 and any(p.kind is Kind.ENTRY for p in others) and _plain(parts):
+        if len(arrays) > 1 and any(p.kind is Kind.ENTRY for p in others) and _plain(arrays):
             return Value(combine(places), scalar=False)
         return self.make(Row.LIST, node, args)
 
@@ -300,6 +301,8 @@ class LibraryRows(Calls):
             return Value(place)  # a place for each local iteration
         if owner == "builtins" or not args or self.content(args[0]).kind is not Kind.ENTRY:
             return Value(scalar=True if owner == "builtins" or name == "size" else None)
+        if "picked" in place.adds:
+            return Value(parts.SUMMED, scalar=name == "size" or None)
         return self.size() if name == "size" else Value(name="size")
 
     def _row_shows(self, args: list[Value], node: cst.Call) -> Value:

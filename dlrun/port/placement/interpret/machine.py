@@ -198,6 +198,7 @@ class Machine:
         self.updates_of_graph: dict[Obj, Place] = {}  # variables that a session's runs update by this rank's samples
         self.used: set[Any] = set()  # the exits whose results are read
         self.forced: dict[cst.BaseExpression, Sharded] = {}  # numbers of a part that are made those of the iteration
+        self.at_ends: set[cst.BaseExpression] = set()  # such ones in handlers of an end of a shard
         self.steers: set[cst.CSTNode] = set()  # the tests by which a loss is made that ranks answer differently
         self.refused: dict[cst.CSTNode, str] = {}  # loaders whose batches cannot be sharded whole, and why
         self.within_whole: dict[cst.CSTNode, dict[cst.CSTNode, None]] = {}  # what goes through such batches, and whose
@@ -404,6 +405,8 @@ class Machine:
             return value
         if self.recording:
             self.forced[node] = self.loop
+            if self.ended:
+                self.at_ends.add(node)
             self._note_held(node)
         return value.at(SAME)
 

@@ -57,6 +57,7 @@ _COMPARES: dict[type[Any], Any] = {
     cst.GreaterThanEqual: operator.ge,
 }
 
+_BITS = (cst.BitAnd, cst.BitOr, cst.BitXor)
 _BOUNDS = ("builtins.max", "builtins.min", "builtins.float", "builtins.int")
 
 
@@ -115,10 +116,12 @@ class Operators(Expressions):
             return self._folded(op, left, right, scalar, node)
         if self.shards.parts and not isinstance(op, _SUMS) and Kind.ENTRY in (a.kind, b.kind):
             a, b = (SAME if p.counts else p for p in (a, b))
-        if self.shards.parts and {a.kind, b.kind} == {Kind.ENTRY} and parts.contracts(node):
+        if self.shards.parts and parts.contracts(op, replace(left, place=a), replace(right, place=b)):
             return Value(self.of_episode(parts.SUMMED))
         if self.shards.parts and (place := parts.operated(op, left, right, a, b)) is not None:
             name = parts.named(op, left, right, place) if not self.shards.episodes else ""
+            if isinstance(op, _BITS) and parts.MASK in (left.name, right.name):
+                name = parts.MASK
             name = name or ("guessed" if scalar and not (sure and left.scalar and right.scalar) else "")
             return Value(self.of_episode(place), scalar=None if name == "centered" else scalar, name=name)
         if self.cadenced and isinstance(op, _SUMS):
@@ -333,6 +336,8 @@ class Operators(Expressions):
         linear = isinstance(node.operator, (cst.Minus, cst.Plus)) and place.kind is Kind.RUN
         negated = {"remainder": "cadence", "between": "cadence", "cadence": "between"}
         name = negated.get(value.name, "") if isinstance(node.operator, cst.Not) else ""
+        if isinstance(node.operator, cst.BitInvert) and value.name == parts.MASK:
+            name = parts.MASK
         return Value(place if linear else combine([place]), scalar=value.scalar, name=name)
 
     def _BooleanOperation(self, node: cst.BooleanOperation) -> Value:  # noqa: N802
@@ -430,7 +435,8 @@ class Operators(Expressions):
             place = (
                 parts.BENT if scalar else self.of_episode(parts.LOCAL)
             )  # that of the mean, not the mean of the ranks' answers
-        return Value(place, scalar=scalar)
+        masks = self.shards.parts and parts.is_of_samples(Value(scalar=scalar), place)
+        return Value(place, scalar=scalar, name=parts.MASK if masks else "")
 
     def _name_of_test(self, node: cst.BaseExpression, sides: list[Value]) -> str:
         """Return what a test of counts is: a cadence, what asks for a rest that is not divided, or neither."""
@@ -571,7 +577,8 @@ class Operators(Expressions):
         with self.unrecorded():
             values = [self.eval(side) for side in sides]
         local = [(side, value) for side, value in zip(sides, values, strict=True) if not self.content(value).uniform]
-        if not local or not compares:
+        counted = all("summed" in value.place.adds for _, value in local)  # if hits: all ranks' together are those
+        if not local or not (compares or counted):
             return not local
         if any(value.place.kind is not Kind.ENTRY or not value.scalar or value.refs for _, value in local):
             return False

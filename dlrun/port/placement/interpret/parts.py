@@ -5,7 +5,8 @@ what counts iterations is the same on all of them. A number of one iteration is 
 their sum (a count of samples: the mark "summed"), or neither (the square of a mean: the mark "bent").
 
 Names of values tell more: "size" is a number of samples, "mean" a mean over them that is no single number, "centered"
-what is of each sample, less a mean over this rank's. All that is not linear bends what is centered. "foreign" is
+what is of each sample, less a mean over this rank's. All that is not linear bends what is centered. "transposed" has
+the samples along another axis than the first, "mask" tells of each sample whether a test lets it in. "foreign" is
 made by a library of which nothing is known: a number of it is taken for a mean, and that is told.
 """
 
@@ -18,17 +19,19 @@ import libcst as cst
 
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import ENTRY, MIX, RATIO, Kind, Place, Quotient, Value
+from dlrun.port.placement.values import ENTRY, MIX, NOTHING, RATIO, Kind, Place, Quotient, Value
 from dlrun.port.program.script import argument, dotted
 
 SUMMED, BENT = Place(Kind.ENTRY, adds=frozenset({"summed"})), Place(Kind.ENTRY, adds=frozenset({"bent"}))
 SPREAD = Place(Kind.ENTRY, adds=frozenset({"bent", "spread"}))  # made of samples less a mean over this rank's
 PER = Place(Kind.ENTRY, adds=frozenset({"bent", "per"}))  # a number over the samples of the part
 RATE = Place(Kind.ENTRY, adds=frozenset({"bent", "rate"}))  # a sum over another one
+PICKED = Place(Kind.ENTRY, adds=frozenset({"picked"}))  # of the samples that a test has let in: some of each rank's
 LOCAL = Place(Kind.ENTRY, adds=frozenset({"bent", "local"}))  # of each sample, bent by a number of this rank's
 SUM_OR_MEAN = "whether this loss is a mean over the samples or their sum is not known"
 FOREIGN = "foreign"
-NAMES = ("size", "mean", "centered", FOREIGN)
+TRANSPOSED, MASK = "transposed", "mask"
+NAMES = ("size", "mean", "centered", TRANSPOSED, MASK, FOREIGN)
 _KNOWN = (
     "torch",
     "tensorflow",
@@ -43,6 +46,12 @@ _KNOWN = (
     "scipy",
 )
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
+_ASKS = frozenset(("equal", "not_equal", "greater", "greater_equal", "less", "less_equal", "eq", "ne", "gt", "ge")) | {
+    *("lt", "le", "logical_and", "logical_or", "logical_not", "isin", "isnan", "isfinite", "is_nan", "is_finite"),
+    *("nonzero", "flatnonzero", "argwhere"),
+}
+_PICKS = ("boolean_mask", "masked_select", "compress", "extract")
+_PRODUCTS = ("matmul", "mm", "matvec")  # of matrices
 _MULTIPLIES = (cst.Multiply, cst.MultiplyAssign, cst.MatrixMultiply)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
 _METHODS: dict[str, Any] = {
@@ -75,6 +84,9 @@ def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | 
         return None
     if "centered" in (left.name, right.name) and not _linear(op, a, b):
         return LOCAL
+    if "picked" in a.adds | b.adds:
+        beside = [p for v, p in ((left, a), (right, b)) if not p.uniform and (p != PICKED or v.scalar)]
+        return LOCAL if beside else PICKED
     if not {"summed", "bent"} & (a.adds | b.adds) and not (left.scalar or right.scalar):
         return ENTRY  # of single samples, or means
     for over in (PER, RATE):
@@ -116,7 +128,7 @@ def named(op: Any, left: Value, right: Value, place: Place) -> str:
         return "centered" if place == ENTRY else ""
     if isinstance(op, _SUMS) and beside_means([left, right]):
         return "centered"
-    return "mean" if "mean" in names else ""
+    return next((name for name in ("mean", TRANSPOSED) if name in names), "")
 
 
 def unguessed(value: Value) -> Value:
@@ -148,17 +160,32 @@ def quotient(over: Place, under: Place) -> Place:
     return RATIO
 
 
-def contracts(node: cst.CSTNode) -> bool:
+def transposed(entry: Value, axes: list[Value]) -> Value:
+    """Return what has its axes exchanged: the samples leave the first axis, or come back to it.
+
+    ``axes`` are what the function was told: two axes, or where each comes from; none, of a matrix.
+    """
+    told = [axis.const for axis in axes] if axes else [1, 0]
+    stays = told[0] == 0 and len(told) > 2
+    moves = NOTHING not in told and not stays and 0 in told
+    if not moves or entry.place.kind is not Kind.ENTRY or entry.name == "centered":
+        return entry
+    return replace(entry, name="" if entry.name == TRANSPOSED else TRANSPOSED)
+
+
+def contracts(op: Any, left: Value, right: Value) -> bool:
     """Tell whether a product of matrices adds up over the samples: ``labels.T @ scores``."""
-    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.MatrixMultiply):
-        return False
-    left = node.left.func if isinstance(node.left, cst.Call) else node.left
-    return isinstance(left, cst.Attribute) and left.attr.value in ("T", "t")
+    both = left.place.kind is right.place.kind is Kind.ENTRY
+    return isinstance(op, (cst.MatrixMultiply, cst.MatrixMultiplyAssign)) and both and left.name == TRANSPOSED
 
 
-def contracted(name: str, given: list[Value]) -> bool:
+def contracted(name: str, given: list[Value], keywords: dict[str, Value]) -> bool:
     """Tell whether a function adds up over the samples: ``np.dot(losses, weights)``, ``einsum("bi,bj->ij", ...)``."""
     last = name.rpartition(".")[2]
+    if last in _PRODUCTS:
+        turned = any(keywords[k].const is True for k in ("transpose_a", "adjoint_a") if k in keywords)
+        left = transposed(given[0], []) if turned and given else given[0] if given else None
+        return left is not None and len(given) > 1 and contracts(cst.MatrixMultiply(), left, given[1])
     if last == "einsum":
         text = given[0].const if given else None
         letters, arrow, out = text.replace(" ", "").partition("->") if isinstance(text, str) else ("", "", "")
@@ -173,6 +200,8 @@ def reduced(row: Row, entry: Value, whole: bool, along: bool = False) -> Place:
     """Return the sum, mean or extreme of one iteration's value; ``whole``: over all axes, ``along`` that of samples."""
     if "local" in entry.place.adds:
         return SPREAD if whole else LOCAL
+    if "picked" in entry.place.adds and (whole or along):
+        return SUMMED if row is Row.SUM else BENT if whole else LOCAL  # each rank has let in another number of them
     if row is Row.STATISTIC:
         return BENT if whole else LOCAL if along else entry.place
     if row is Row.SUM and entry.place == PER and not entry.scalar and (whole or along):
@@ -183,6 +212,23 @@ def reduced(row: Row, entry: Value, whole: bool, along: bool = False) -> Place:
     if not whole or number or any(r.kind == "list" for r in entry.refs if isinstance(r, Obj)):
         return entry.place if entry.place.kind is Kind.ENTRY else ENTRY
     return SUMMED if row is Row.SUM else ENTRY if row is Row.MEAN else BENT
+
+
+def is_of_samples(value: Value, place: Place) -> bool:
+    """Tell whether a value of an iteration, which is placed so, has an entry for each sample, as far as is known."""
+    return place.kind is Kind.ENTRY and not unguessed(value).scalar and not place.adds & {"local", "summed", "picked"}
+
+
+def asks(name: str) -> bool:
+    """Tell whether a function answers for each sample, or finds those for which something holds, by its last word."""
+    return name.rpartition(".")[2] in _ASKS
+
+
+def picks(name: str, given: list[Value]) -> bool:
+    """Tell whether a function leaves those of the samples that a test lets in: ``tf.boolean_mask(losses, known)``."""
+    last = name.rpartition(".")[2]
+    masked = any(value.name == MASK for value in given[1:])
+    return last in _PICKS or (masked and last in ("gather", "gather_nd", "take", "index_select"))
 
 
 def operator_of(name: str) -> Any:
@@ -213,7 +259,7 @@ def of_spread(given: list[Value]) -> bool:
 
 def loss(given: Place, how: str) -> Place:
     """Return what a loss of values placed so is: a mean over the samples, or their sum."""
-    return SPREAD if "local" in given.adds else SUMMED if how == "sum" else ENTRY
+    return SPREAD if "local" in given.adds else SUMMED if how == "sum" else BENT if "picked" in given.adds else ENTRY
 
 
 def reduction(call: cst.CSTNode, value: Value | None) -> str:

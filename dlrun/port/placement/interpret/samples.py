@@ -162,9 +162,11 @@ def is_truth(machine: Expressions, name: str, node: cst.Call) -> bool:
 
     Where it decides, ``any()`` of one rank is that of all: their mean is above zero.
     """
-    if name not in ("builtins.all", "builtins.any") or not node.args:
+    how = name.rpartition(".")[2].removeprefix("reduce_")
+    alone = len(node.args) == (0 if name.startswith(".") else 1)  # else it is asked along an axis
+    if how not in ("all", "any") or not alone:
         return False
-    if name == "builtins.all":
+    if how == "all":
         return True
     script = machine.script
     tests = [up.test for up in script.above(node) if isinstance(up, (cst.If, cst.While, cst.IfExp))]

@@ -43,6 +43,7 @@ from dlrun.port.placement.values import (
 )
 from dlrun.port.program.script import dotted, walk
 
+_CONSTANTS = ("tensorflow.", "keras.ops.", "jax.")  # whose arrays no operator changes in place
 _VIEWS = ("view", "reshape", "flatten", "squeeze", "ravel", "detach", "numpy", "contiguous", "t", "transpose")
 
 
@@ -212,7 +213,7 @@ class Statements(Loops):
     def _in_place(self, node: cst.AugAssign, old: Value, given: Value) -> bool:
         """Carry out ``losses += [x]``, ``seen |= set(i)``, ``tensor += x``; tell whether it is one of them."""
         owners = [ref for ref in old.refs if isinstance(ref, Obj) and ref.cls is None]
-        if not owners or len(owners) < len(old.refs):
+        if not owners or len(owners) < len(old.refs) or any(map(_is_constant, owners)):
             return False
         for ref in owners:
             if ref.kind == "foreign":
@@ -367,11 +368,19 @@ class Statements(Loops):
             return index, value
         if (row := self._counted_row(target)) is not None and not self.cadenced:
             return index, self._misplaced(target, value, f"{self.script.code(row)} counts this rank's own")
+        if self.shards.parts and len(target.slice) == 1 and isinstance(key := target.slice[0].slice, cst.Index):
+            place = self.content(index)
+            if index.scalar and place.kind is Kind.ENTRY and not (self.apart or self.shards.episodes):
+                if place != parts.SUMMED:
+                    where = f"{self.script.code(target)}, is that of a number of this rank's part"
+                    return index, self._misplaced(target, value, where)
+                return self.key_of_parts(key.value, index), value
+            return index, value
         if self.loop.whole is not None or self.shards.parts:
             return index, value
-        parts = [index, *(index.items or ())]
-        drawn = any(part.place.kind is Kind.CLOCK or part.name == "chance" for part in parts)
-        counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in parts)
+        keys = [index, *(index.items or ())]
+        drawn = any(part.place.kind is Kind.CLOCK or part.name == "chance" for part in keys)
+        counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in keys)
         arrays = any(isinstance(ref, Obj) and ref.kind == "foreign" for ref in owner.refs)
         counts = (
             counts and not arrays
@@ -382,8 +391,8 @@ class Statements(Loops):
             return self.restore(asked.value, index), value
         if counts and not drawn and not self.cadenced:
             index = self.as_key(target, owner, index)
-            parts = [index, *(index.items or ())]
-            counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in parts)
+            keys = [index, *(index.items or ())]
+            counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in keys)
         if not (counts or drawn):
             return index, value
         why = "is drawn on each rank" if drawn else "follows this rank's iterations"
@@ -629,3 +638,9 @@ class Statements(Loops):
         for decorator in reversed(node.decorators):
             value = self._decorated(decorator.decorator, value, node)
         self.write((self.frame, node.name.value), value)
+
+
+def _is_constant(ref: Obj) -> bool:
+    """Tell whether an array never changes: ``num = den = tf.zeros(())``; ``num += x`` binds another one."""
+    made = ref.name if ref.kind == "foreign" else ""
+    return made.startswith(_CONSTANTS) and not made.endswith(("Variable", "TensorArray"))

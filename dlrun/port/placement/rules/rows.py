@@ -13,6 +13,7 @@ class Row(Enum):
     SUM = "adds up the entries of what it is given"
     COUNTS = "counts the entries of each kind: what it finds in parts adds up"
     CONTRACTS = "adds up products of the entries of what it is given: of two arrays of samples, over the samples"
+    TRANSPOSES = "exchanges the axes of what it is given: the samples come to another one"
     LENGTH = "counts the entries of what it is given"
     MEAN = "the mean over the entries of what it is given"
     MAX = "the greatest entry, or argument"

@@ -12,6 +12,7 @@ from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.facts.updates.session import SessionGradients
 from dlrun.port.insert import statements
+from dlrun.port.program.ends import ends
 from dlrun.port.program.script import calls_method, dotted, walk
 
 _WITH_LAYERS = ("keras.applications.", "tensorflow_hub.", "keras_cv.", "efficientnet.", "segmentation_models.")
@@ -59,7 +60,7 @@ def tape(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     for loop in (n for n in facts.innermost if isinstance(n, (cst.For, cst.While))):
         if models := _models(facts, loop):
             found = True
-            yield Edit(loop, _WHY, after=_lines(facts, models))
+            yield from _behind(facts, loop, models)
             yield from _inside(facts, loop)
     if not found:
         model = next((t for top in facts.tops for t in top.things if t not in top.optimizers), "model")
@@ -101,7 +102,7 @@ def session(facts: TensorFlowFacts) -> Iterator[Edit]:
         name = dotted(runs[0].func.value) if runs else ""  # type: ignore[attr-defined]
         if not name or not all(facts.script.function_of(r) is facts.script.function_of(loop) for r in runs):
             continue
-        yield Edit(loop, _WHY, after=_lines(facts, [name]))
+        yield from _behind(facts, loop, [name])
         for call in (n for n in walk(loop.body) if isinstance(n, cst.Call) and n not in steps):
             given = [dotted(a.value) for a in call.args[:1]]
             saves = calls_method(call, "save") and given == [name]
@@ -123,6 +124,15 @@ def _below_test(facts: TensorFlowFacts, node: cst.CSTNode, loop: cst.CSTNode) ->
         if isinstance(up, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
             below = up
     return None
+
+
+def _behind(facts: TensorFlowFacts, loop: cst.CSTNode, models: list[str]) -> Iterator[Edit]:
+    """Average the statistics of ``models`` where ``loop`` ends."""
+    left = ends(loop)
+    for end in left:
+        yield Edit(end, _WHY, before=_lines(facts, models))
+    if not left:
+        yield Edit(loop, _WHY, after=_lines(facts, models))
 
 
 def _lines(facts: TensorFlowFacts, models: list[str]) -> tuple[cst.CSTNode, ...]:
