@@ -49,10 +49,13 @@ class Containers(IterationNumbers):
                 return value.items[0] if value.name == "drawn" else Value(items=value.items)
             return Value(ENTRY)
         if value.items is not None and value.name == "parallel":
-            return Value(items=value.items)
+            got = Value(items=value.items)
+            return samples.numbered(self, node, got) if self.shards.parts and self.loop is not None else got
         dicts = [ref for ref in value.refs if isinstance(ref, Obj) and ref.kind == "dict"]
         keys = dicts and len(dicts) == len(value.refs)
         entry = joined(map(self._keys, dicts)) if keys else self.entries(value)
+        if self.shards.parts and self.loop is not None:
+            entry = samples.numbered(self, node, entry)
         return of_clock(entry) if value.place.kind is Kind.CLOCK else entry
 
     def numbered(self, value: Value, entry: Value, node: cst.CSTNode, starts: Value | None = None) -> Value:
@@ -293,8 +296,12 @@ class Containers(IterationNumbers):
 
     def keys_in(self, ref: Obj) -> Place:
         """Return the placement of a dict's keys: where iterations set some that are not known, of this rank's."""
-        rest = [v.place for k in (REST, GROWN) if (v := (self.state or {}).get((ref, k))) is not None]
-        return ENTRY if ref in self.keyed_apart or any(p.kind is Kind.RUN for p in rest) else SAME
+        rest = [v for k in (REST, GROWN) if (v := (self.state or {}).get((ref, k))) is not None]
+        self.use(*rest)  # its keys are those of all ranks where it is made serial
+        lost = [v.place for v in rest if v.place.kind is Kind.UNKNOWN]
+        if lost:
+            return lost[0]
+        return ENTRY if ref in self.keyed_apart or any(v.place.kind is Kind.RUN for v in rest) else SAME
 
     def _paired(self, ref: Obj, node: cst.CSTNode) -> Value:
         entry = Value(items=(self._keys(ref), self.entries(Value(refs=frozenset([ref])))))

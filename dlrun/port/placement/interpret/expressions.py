@@ -305,7 +305,10 @@ class Expressions(Machine):
         drawn = self.loop is not None and self.loop.frame is self.frame
         self.flows[-1].drawn = self.flows[-1].drawn or drawn
         if isinstance(node.value, cst.From):
-            self.flows[-1].yields.append(self.entries(self.iterated(self.eval(node.value.item), node)))
+            over = self.iterated(self.eval(node.value.item), node)
+            shard = over.place.kind is Kind.SHARD  # as for batch in over: yield batch
+            self.flows[-1].drawn = self.flows[-1].drawn or shard
+            self.flows[-1].yields.append(self.iterate(node.value.item, over) if shard else self.entries(over))
         elif node.value is not None:
             value = self.eval(node.value)
             if drawn and isinstance(node.value, cst.Call) and not value.refs:  # Log(i, loss)
@@ -474,6 +477,7 @@ class Expressions(Machine):
                 self.forget(frame)
             return Value(refs=frozenset([made]))
         self.looping += 1
+        state = dict(self.state or {}) if self.loop is None else {}
         diverging, shared = self._generate(node.for_in)
         key = self.eval(node.key) if isinstance(node, cst.DictComp) else None
         value = self.eval(node.value if isinstance(node, cst.DictComp) else node.elt)
@@ -487,6 +491,7 @@ class Expressions(Machine):
         for _ in range(diverging):
             self.diverged.pop()
         if shared and self.loop is None:
+            self.lose_written(state, node, GOES_THROUGH)
             return Value(unknown(node, GOES_THROUGH))
         if key is not None and self.content(key).kind is Kind.ENTRY:
             self.keyed_apart.add(made)

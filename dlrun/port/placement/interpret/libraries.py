@@ -226,12 +226,13 @@ class Libraries(Given):
         Where in a loop within an iteration an extreme is, is most likely of one sample: ``row.argmax() == label``.
         """
         places = args[1 + (name.rpartition(".")[2] in _SECOND) :]
-        given = [*places[:1], *(v for k, v in keywords.items() if k in ("dim", "axis"))]
+        beside = bool(places) and self.content(places[0]).kind is Kind.ENTRY  # samples, too: corrcoef(scores, labels)
+        given = [*([] if beside else places[:1]), *(v for k, v in keywords.items() if k in ("dim", "axis"))]
         axes = [v.const for v in given if not isinstance(v.const, (bool, type(None)))]
         of_sample = row is Row.PLACE and self.loop is not None and self.loop.inner > 0
         if self.shards.parts and not self.shards.episodes and not of_sample:
             place = parts.reduced(Row.STATISTIC, Value(place), not axes, 0 in axes)
-        return Value(place, scalar=None if axes or of_sample else True)
+        return Value(place, scalar=None if axes or of_sample or beside else True)
 
     def _holder(self, name: str, keywords: dict[str, Value], node: cst.Call) -> Value:
         """Return an object that has what it is given as attributes: ``Checkpoint(step=step, iterator=iter(data))``."""
@@ -254,12 +255,14 @@ class Libraries(Given):
 
     def _mapped(self, args: list[Value], node: cst.Call) -> Value:
         if any(a.place.kind is Kind.SHARD for a in args[1:]) and self.loop is None:
+            before = dict(self.state or {})
             entry = self.call_value(args[0], [self.iterate(node, a) for a in args[1:]], {}, node)
             up = self.script.parents[node]
             while isinstance(up, (cst.Arg, cst.Call)):  # enumerate(map(f, loader))
                 up = self.script.parents[up]
             if isinstance(up, cst.For):
                 return replace(self.parallel((entry,), True), name="drawn")
+            self.lose_written(before, node, GOES_THROUGH)
             return Value(unknown(node, GOES_THROUGH))
         entry = self.call_value(args[0], [self.entries(a) for a in args[1:]], {}, node)
         made = self.new("list", node, "mapped")
@@ -400,10 +403,11 @@ class Libraries(Given):
             return metric
         if row is Row.CLOCK or (row is Row.ON_DISK and self.in_training(node)):
             return Value(CLOCK, scalar=True)
-        if name == "count" and len(args) == 1 and self.shards.parts and self.loop is not None and not receiver.scalar:
+        counts = name in ("count", "index") and len(args) == 1
+        if counts and self.shards.parts and self.loop is not None and not receiver.scalar:
             of_samples = samples.are_samples(self, node.func.value)  # type: ignore[attr-defined]
             if of_samples or samples.kind_of(self, receiver) in (samples.EACH, samples.SOME):
-                return Value(self.of_episode(parts.SUMMED), scalar=True)
+                return Value(self.of_episode(parts.SUMMED if name == "count" else parts.BENT), scalar=True)
         if row is Row.KEEPS:
             return self._converted(receiver, name, node)
         if row in (Row.REPLACE, Row.AS_DICT):

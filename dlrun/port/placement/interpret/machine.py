@@ -45,6 +45,7 @@ from dlrun.port.placement.values import (
     combine,
     join,
     of_clock,
+    unknown,
 )
 from dlrun.port.program.script import Script, children, dotted, walk
 
@@ -452,6 +453,13 @@ class Machine:
             self.keys.setdefault(location[0], {})[location[1]] = None
             for each in self.writes:
                 each[location] = None
+
+    def lose_written(self, before: State, node: cst.CSTNode, why: str) -> None:
+        """Make unknown the numbers that were written since ``before``: nothing makes serial what ``node`` runs."""
+        for at, value in list((self.state or {}).items()):
+            foreign = isinstance(at[0], Obj) and at[0].kind == "foreign"
+            if not foreign and not value.refs and value != before.get(at) and value.place.kind is not Kind.SHARD:
+                self.write(at, replace(value.at(unknown(node, why, at)), items=None))
 
     def note_left(self) -> None:
         """Note that a call, or an inner loop, is left here; and by which test, where it diverges."""
