@@ -431,3 +431,52 @@ def test_what_is_marked_by_samples_is_that_of_all_ranks_or_told(tmp_path):
     found = port(script.replace("lr=0.1", "lr=0.0") + "print(flags)\n")
     assert [d.why.partition(":")[0] for d in found.doubts] == ["flags"]
     assert "    seen = dl.total(seen" in found.text or "    seen = dl.gather(seen" in found.text
+
+
+VIEWS = """import numpy as np
+table, cube, flat, kept, log = np.zeros((3, 4)), torch.zeros(2, 2), torch.zeros(4), np.ones(3), []
+row, (first, _), pairs, copied = table[1], cube.unbind(), flat.view(2, 2), kept.copy()
+class Seen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("sums", torch.zeros(2))
+    def forward(self, loss, size):
+        self.sums += torch.tensor([loss, size])
+class Bag: pass
+seen, bag = Seen(), Bag()
+def sink():
+    total = 0.0
+    try:
+        while True: total += (yield)
+    finally: log.append(total)
+notes = sink()
+next(notes)
+"""
+FILLS = """row[0] += loss.item(); first += 1; pairs[0, 0] += loss.item(); copied += loss.item()
+seen(loss.item() * len(yb), len(yb)); setattr(bag, "total", getattr(bag, "total", 0) + loss.item())
+notes.send(loss.item())"""
+READS = "notes.close()\nprint(table.sum(), row[0], cube.sum(), flat.sum(), log[0])\nprint(seen.sums, bag.total, copied)"
+
+
+def test_arrays_of_which_views_are_changed_are_told_and_buffers_are_reduced():
+    found = ported(VIEWS, FILLS, READS)
+    told = {d.why.partition(":")[0] for d in found.doubts if d.name == "unknown-placement"}
+    assert told == {"table.sum()", "row[0]", "cube.sum()", "flat.sum()", "log[0]"}
+    reduced = [line for line in found.text.splitlines() if " = dl.total(" in line]
+    assert all(any(name in line for line in reduced) for name in ("seen.sums", "bag.total", "copied"))
+
+
+def test_a_match_by_which_some_ranks_leave_the_training_is_told():
+    break_at = "match int(loss.item() * 10):\n    case 5 | 6: break\n    case _: total += 1"
+    guard = "match loss.item():\n    case v if v > 5: break\n    case _: pass"
+    for line in (break_at, guard):
+        assert [d.name for d in ported(inner=line).doubts if d.danger == "high"] == ["may-hang"]
+    counts = "match int(loss.item() * 10):\n    case 5 | 6: hits += 1\n    case _: continue"
+    assert not [d for d in ported("hits = 0\n", counts, "print(hits)").doubts if d.danger == "high"]
+
+
+def test_lists_that_are_sorted_in_an_iteration_are_so_behind_the_loop():
+    inner = "low.append(loss.item())\nlow.sort()\nhigh.append(loss.item())\nhigh.sort(reverse=True)"
+    found = ported("low, high = [], []\n", inner, "print(low[0], high[0])")
+    assert "    low.sort()  # as it was kept\n" in found.text.partition("dl.gather")[2]
+    assert [d.why.partition(":")[0] for d in found.doubts] == ["high[0]"]

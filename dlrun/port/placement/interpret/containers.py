@@ -8,6 +8,7 @@ from typing import Any
 
 import libcst as cst
 
+from dlrun.port.placement import rules
 from dlrun.port.placement.interpret import parts, samples, whole
 from dlrun.port.placement.interpret.iteration_numbers import IterationNumbers
 from dlrun.port.placement.interpret.machine import CountInLiteral
@@ -180,6 +181,8 @@ class Containers(IterationNumbers):
         if fields:
             forced = [self.force(each, v) if v.scalar and self._differs(v) else v for each, v in fields]
             return replace(entry, place=combine(map(self.content, forced)))
+        if self._is_array_of_numbers(node):
+            return replace(entry, place=Place(Kind.ENTRY, adds=frozenset({"row"})))
         held = [(key, each, v) for key, each, v in self._literal(node, entry) if self._differs(v)]
         numbers = {key: self.force(each, v) for key, each, v in held if v.scalar}
         entry = self._rewritten(entry, numbers)
@@ -188,6 +191,15 @@ class Containers(IterationNumbers):
             return entry
         whole = self.content(entry).kind is not Kind.ENTRY
         return entry if whole else replace(entry, place=Place(Kind.ENTRY, adds=frozenset({"row"})))
+
+    def _is_array_of_numbers(self, node: cst.BaseExpression | None) -> bool:
+        """Tell whether ``node`` makes an array of numbers of this rank's part: ``torch.tensor([loss, hits])``."""
+        given = node.args[0].value if isinstance(node, cst.Call) and node.args else None
+        if not isinstance(given, (cst.List, cst.Tuple)) or not isinstance(node, cst.Call):
+            return False
+        made = rules.of_function(self.script.name_of(node.func)) in (Row.KEEPS, Row.JOIN)
+        values = [self.seen_last(element.value) for element in given.elements]
+        return made and any(map(self._differs, values)) and all(value.scalar for value in values)
 
     def _differs(self, number: Value) -> bool:
         """Tell whether a number is made of this rank's parts, of one iteration or of those so far."""
@@ -466,6 +478,7 @@ class Containers(IterationNumbers):
     def in_place(self, row: Row, receiver: Value, args: list[Value], node: cst.Call, name: str) -> Value | None:
         """Carry out ``total.add_(x)``, ``hist.index_add_(...)``, ``kept.copy_(x)``; None where there is no object."""
         owners = [ref for ref in receiver.refs if isinstance(ref, Obj) and ref.kind == "foreign"]
+        self.lose_shared(receiver, node)
         if not owners:
             return None
         given = self.content(args[0]) if len(args) == 1 else combine(self.content(a) for a in args)

@@ -345,18 +345,26 @@ class ControlFlow(Statements):
         self.state = after
         if node.finalbody is not None and self.state is not None:
             self.block(node.finalbody.body)
+        elif node.finalbody is not None and (yielded := self.flows[-1].yielded) is not None:  # as close() leaves it
+            self.state = dict(yielded)
+            self.block(node.finalbody.body)
+            self.flows[-1].yielded, self.state = merge(yielded, self.state), None
 
     def _do_Match(self, node: cst.Match) -> None:  # noqa: N802
         subject = self.eval(node.subject)
         before, after = self.state, None
         apart = self.loop is not None and not self.content(subject).uniform
         self.diverged += [node.subject] if apart else []
+        if apart and self.recording:
+            self.matched[node] = None
         for case in node.cases:
             self.state = dict(before) if before is not None else None
             for name in _captured(case.pattern):
                 self.assign(name, self.entries(subject) if subject.refs or subject.items else subject)
             if case.guard is not None:
-                self.eval(case.guard)
+                guarded = self.content(self.eval(case.guard))
+                if self.loop is not None and self.recording and not guarded.uniform:
+                    self.matched[node] = None
             of_rest = subject.name == "remainder" and isinstance(case.pattern, cst.MatchValue)
             with self.at_pace(node.subject, replace(subject, name="cadence" if of_rest else "")):
                 self.block(case.body)

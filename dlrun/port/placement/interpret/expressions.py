@@ -315,7 +315,9 @@ class Expressions(Machine):
                 value = self.row_of_iteration(node.value, value)
             self.flows[-1].yields.append(value)
         self.flows[-1].yielded = merge(self.flows[-1].yielded, self.state)
-        return ANY
+        if isinstance(self.script.parents.get(node), cst.Expr):
+            return ANY
+        return Value(unknown(node, "what send() gives a generator is not followed"))
 
     # -- entries and comprehensions --------------------------------------------------------------------------------
 
@@ -385,7 +387,8 @@ class Expressions(Machine):
         if found is None:
             place = self.content(owner)
             if place.kind is Kind.RUN and index.place.kind in (Kind.SAME, Kind.ENTRY):
-                return Value(place, name="cut" if index.name == "slice" else "")
+                shared = self.memory_of(owner) if index.place.kind is Kind.SAME else frozenset[Any]()
+                return Value(place, name="cut" if index.name == "slice" else "", of=shared)
             if place.kind is Kind.SHARD:
                 return Value(ENTRY)
             if owner.name == "size":
@@ -399,6 +402,8 @@ class Expressions(Machine):
                 return Value(ENTRY)  # this iteration's samples
             return Value(combine([place, picked]), refs=owner.refs, name="cut" if index.name == "slice" else "")
         place, found = self.content(index), self.of_chosen(owner, found)
+        if place.kind is not Kind.SAME:
+            found = replace(found, of=frozenset())  # of an index by samples: a copy
         if self.loop is not None and place.kind in (Kind.COUNT, Kind.INDEX) and found.place.kind is Kind.SAME:
             return found.at(BENT_COUNT if found.scalar and self._is_numbered() else ENTRY)
         return found if place.uniform or found.place.kind is Kind.RUN else found.at(combine([place, found.place]))
@@ -418,7 +423,7 @@ class Expressions(Machine):
             return among  # what its maker was given
         if ref.kind == "foreign":
             held = self.entry_of(self.read((ref, CONTENT)) or ANY, CONTENT)
-            return Value(held.place, scalar=held.scalar, reduced=held.reduced)
+            return Value(held.place, scalar=held.scalar, reduced=held.reduced, of=self.memory_of(owner))
         if ref.name == "counter" and (made := self._by_key_of(ref, key)) is not None:
             return made
         row = self.last_row.get(ref) if key == "[-1]" else None

@@ -83,6 +83,7 @@ _OF_BASES = ("__init__", "__setitem__", "__getitem__")
 _BUILTINS = {"__next__": "builtins.next", "__iter__": "builtins.iter", "__len__": "builtins.len"}
 _REDUCES = (Row.SUM, Row.MEAN, Row.MAX, Row.MIN)
 _STATISTICS = (Row.STATISTIC, Row.PLACE)
+_COPIES = ("copy", "deepcopy", "clone", "tolist", "item", "array", "tensor", "astype", "float", "int", "complex")
 _SECOND = ("norm", "quantile", "nanquantile", "percentile", "nanpercentile")  # whose axis is not their second argument
 
 # Methods whose calls an object counts: of what, and where it has their number.
@@ -387,6 +388,16 @@ class Libraries(Given):
                     for key, value in self.fields(source) if isinstance(source, Obj) else ():
                         self.set_attribute(receiver, key[2:-2], value, node) if key.startswith('["') else None
             return ANY
+        if name == "register_buffer" and len(args) > 1 and isinstance(args[0].const, str):
+            self.set_attribute(receiver, args[0].const, args[1], node)
+            return ANY
+        lists = [at for at in self.grown(receiver) if at[0].kind == "list"] if name in ("sort", "reverse") else []
+        for at in lists if self.loop is not None else []:
+            held = (self.state or {})[at]
+            if name == "sort" and not node.args and held.place.kind is Kind.RUN:
+                self.write(at, held.at(replace(held.place, adds=held.place.adds | {"ordered"})))
+            else:
+                self.trim(receiver)  # in an order of each rank's own
         if name in _OF_BASES and (owners := [r for r in receiver.refs if isinstance(r, Obj)]):
             return self._of_base(owners, name, args, keywords, node)
         if row is not None and (known := self.method_of(row, receiver, args, node, name)) is not None:
@@ -486,7 +497,8 @@ class Libraries(Given):
                 one = shape is None or (isinstance(shape, cst.Tuple) and not shape.elements)
                 self.write((made, CONTENT), Value(zero=zero))
                 return Value(refs=frozenset([made]), scalar=one or None)
-            return Value(refs=frozenset([made]), reduced=self.serial(receiver) or any(map(self.serial, given)))
+            serial, shared = self.serial(receiver) or any(map(self.serial, given)), self.memory_of(receiver)
+            return Value(refs=frozenset([made]), reduced=serial, of=shared)
         return Value(out_of_sight(place), scalar=True if row is Row.SCALAR else None)
 
     def _of_fields(self, template: str, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Place:
@@ -653,12 +665,13 @@ class Libraries(Given):
             made = self.array(held, node, self.script.name_of(node.func))
             begun = [self.filled_by_memory[ref] for ref in value.refs if ref in self.filled_by_memory]
             self.filled_by_memory.update((ref, call) for ref in made.refs for call in begun)
-            return made
+            return replace(made, of=frozenset() if name in _COPIES else self.memory_of(value))
         text = ("number" if number else "list" if name == "tolist" else "") if place.kind is Kind.ENTRY else ""
         text = value.name if self.shards.parts and value.name in parts.NAMES else text
         if number and text == parts.FOREIGN and not self.shards.episodes and self.recording:
             self.guessed[node] = None
-        return Value(place, const=const, zero=zero, scalar=scalar, reduced=self.serial(value), name=text)
+        shared = frozenset[Any]() if number or name in _COPIES else self.memory_of(value)
+        return Value(place, const=const, zero=zero, scalar=scalar, reduced=self.serial(value), name=text, of=shared)
 
     def _zeros(self, value: Value) -> bool:
         """Tell whether a list holds zeros alone."""

@@ -255,7 +255,11 @@ class LibraryRows(Calls):
                 return self._any_attribute(args[0], node) if args else ANY
             found = self.attribute(args[0], name, node)
             bare = all(isinstance(r, Method) for r in found.refs) and bool(found.refs)
-            return args[2] if bare and len(args) > 2 else found
+            if bare and len(args) > 2:
+                own = [ref for ref in args[0].refs if isinstance(ref, Obj) and ref.kind == "instance"]
+                self.born.update(((ref, name), args[2]) for ref in own if (ref, name) not in (self.state or {}))
+                return args[2]
+            return found
         if len(args) > 2 and isinstance(name, str):
             self.set_attribute(args[0], name, args[2], node)
         elif len(args) > 2:

@@ -189,6 +189,9 @@ class Statements(Loops):
             return
         if isinstance(node.operator, cst.AddAssign) and isinstance(node.value, cst.BinaryOperation):
             given = self.row_of_iteration(node.value, given, False)  # (i + 1) * loss
+        of = self.array_of(target.value) if isinstance(target, cst.Subscript) else old
+        if of.of and not (old.scalar and isinstance(target, cst.Name)):
+            self.lose_shared(of, target)
         if self._in_place(node, old, given):
             return
         result = self.operated(node.operator, old, given, node)
@@ -337,6 +340,8 @@ class Statements(Loops):
             return
         owner = self.array_of(target.value)
         index, value = self._placed(target, owner, index, value)
+        if owner.of and not self.content(value).uniform:
+            self.lose_shared(owner, target)
         key = key_of(key_in(index))
         self.note_steering(index.const, value, source)
         self.note(target, value)
