@@ -224,7 +224,9 @@ class Decisions(ShownCounts):
         Not what a count is made of, which is made serial as a whole: ``step`` of ``epoch * len(loader) + i``.
         """
         names = [n for n in walk(value) if isinstance(n, (cst.Name, cst.Attribute)) and n in self.run.seen]
-        others = [n for n in names if self.place(n) != COUNT]
+        calls = [self.script.name_of(n.func) for n in walk(value) if isinstance(n, cst.Call)]
+        plain = all(name.partition(".")[0] in ("builtins", "math", "numpy") for name in calls)
+        others = [n for n in names if self.place(n) != COUNT] if plain else [value]
         made = {*computed(self.facts.flow, others).nodes, *walk(value)}
         lengths = [n for n in made if isinstance(n, cst.Call) and self.script.name_of(n.func) == "builtins.len"]
         return any(n in self.run.shards.divided or (n in lengths and self.place(n) == COUNT) for n in made)
