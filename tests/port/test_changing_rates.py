@@ -229,12 +229,44 @@ for epoch in range(3):
             "update({'lr': dl.lr_scale(0.1 / (1 + dl.serial_steps(step)))})",
         ),
         ("opt.param_groups[0] |= {'lr': 0.1 * 0.5**epoch}", "|= {'lr': dl.lr_scale(0.1 * 0.5**epoch)}"),
+        (
+            "opt.param_groups[0].__setitem__('lr', 0.1 / (1 + step))",
+            "__setitem__('lr', dl.lr_scale(0.1 / (1 + dl.serial_steps(step))))",
+        ),
+        ("opt.param_groups[0]['lr'].fill_(0.1 * 0.5**epoch)", "fill_(dl.lr_scale(0.1 * 0.5**epoch))"),
+        (
+            "held = opt.state_dict(); held['param_groups'][0]['lr'] = 0.1 / (1 + epoch); opt.load_state_dict(held)",
+            "held['param_groups'][0]['lr'] = dl.lr_scale(0.1 / (1 + epoch)); opt",
+        ),
         ("opt.param_groups[0].update(lr=0.1 * loss.item())", "update(lr=dl.average(dl.lr_scale(0.1 * loss.item())))"),
     ],
 )
 def test_a_rate_that_the_dict_of_a_group_is_given_is_set(sets, written) -> None:
     ported = port(UPDATED.replace("SETS", sets))
     assert written in ported.text and not [d for d in ported.doubts if d.danger == "high"]
+
+
+NOAM = """import torch
+from torch.utils.data import DataLoader
+loader = DataLoader(data, batch_size=8, shuffle=True)
+def noam(opt, epoch, i):
+    s = epoch * len(loader) + i + 1
+    for group in opt.param_groups: group["lr"] = 0.1 * min(s ** -0.5, s * 100 ** -1.5)
+def train(opt, before):
+    for epoch in range(3):
+        for i, (x, y) in enumerate(loader):
+            before(opt, epoch, i)
+            loss = (model(x) - y).pow(2).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+model = torch.nn.Linear(3, 1)
+train(torch.optim.SGD(model.parameters(), lr=0.1), before=noam)
+"""
+
+
+def test_a_count_of_steps_that_is_made_of_the_length_of_a_share_is_the_serial_one_in_a_rate() -> None:
+    assert "min(dl.serial_steps(s) ** -0.5, dl.serial_steps(s) * 100 ** -1.5)" in port(NOAM).text
 
 
 def test_a_rate_that_such_a_dict_changes_at_every_batch_is_doubted() -> None:

@@ -371,3 +371,112 @@ if (i + 1) % 50 == 0:
     ported = port(f"{HEAD}seen = 0.0\nfor i, (xb, yb) in enumerate(loader):\n{lines}")
     assert "print(dl.serial_steps(i + 1), dl.average(seen / dl.steps(50)))" in ported.text
     assert not [d for d in ported.doubts if d.name == "unknown-placement"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(loss.item()) if loss > 1 else None",
+        "loss > 1 and print(loss.item())",
+        "loss < 1 or print(f'{loss.item():.3f}')",
+        "print(loss.item() if loss > 1 else 0.5)",
+    ],
+)
+def test_what_an_expression_runs_by_a_local_test_exchanges_nothing(line):
+    found = ported(inner=line)
+    assert line in found.text or "print(dl.average(" in found.text  # all of it, or nothing
+    assert [d.name for d in found.doubts] == ["shown-by-rank-0"] or line.startswith("print(loss.item() if")
+
+
+def test_what_a_conditional_expression_keeps_is_told_or_an_extreme():
+    defined = "low, high, last, most = 9.0, -9.0, (0, 0), 0.0\n"
+    inner = (
+        "v = loss.item()\nlow, high = (v, high) if v < low else (low, high)\n"
+        "last = (v, 1) if v > 1 else last\nmost = v if v > 1.1 else most"
+    )
+    found = ported(defined, inner, "print(low)\nprint(last)\nprint(most)")
+    assert "    low = dl.minimum(low)" in found.text and "dl.average(last" not in found.text
+    told = {d.why.partition(":")[0] for d in found.doubts}
+    assert {"last", "most"} <= told
+
+
+def test_numbers_that_what_goes_through_a_share_adds_up_are_told():
+    step = """seen = 0
+def step(batch):
+    global seen
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    seen += len(batch[0])
+    return loss.item()
+"""
+    for line in ("high = any(step(b) > 9 for b in loader)", "kept = {k: step(b) for k, b in enumerate(loader)}"):
+        found = port(HEAD + step + "for b in loader: step(b)\n" + line + "\nprint(seen)\n")
+        assert "seen" in {d.why.partition(":")[0] for d in found.doubts} and "dl.average(seen" not in found.text
+    parts = "def parts(it, n):\n    it = iter(it)\n    while part := tuple(islice(it, n)): yield part\n"
+    parts += (
+        "sizes = 0\nfor part in parts(loader, 4):\n    sizes += len(part)\n    for b in part: step(b)\nprint(sizes)\n"
+    )
+    found = port(HEAD + step + "from itertools import islice\n" + parts)
+    assert "sizes" in {d.why.partition(":")[0] for d in found.doubts} and "dl.average(sizes" not in found.text
+
+
+def test_what_is_marked_by_samples_is_that_of_all_ranks_or_told(tmp_path):
+    script = HEAD + LOOP.format(
+        inner="        seen[round(loss.item(), 5)] = True\n        flags[int(yb.sum())] = 1\n        mine = [0, 0]\n"
+        "        for label in yb.tolist(): mine[label] = 1\n        total += sum(mine)",
+        outer="    print(len(sorted(seen)) // 24)",
+    ).replace("for epoch", "seen, flags = {}, [0] * 9\nfor epoch", 1)
+    found = port(script.replace("lr=0.1", "lr=0.0") + "print(flags)\n")
+    assert [d.why.partition(":")[0] for d in found.doubts] == ["flags"]
+    assert "    seen = dl.total(seen" in found.text or "    seen = dl.gather(seen" in found.text
+
+
+VIEWS = """import numpy as np
+table, cube, flat, kept, log = np.zeros((3, 4)), torch.zeros(2, 2), torch.zeros(4), np.ones(3), []
+row, (first, _), pairs, copied = table[1], cube.unbind(), flat.view(2, 2), kept.copy()
+class Seen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("sums", torch.zeros(2))
+    def forward(self, loss, size):
+        self.sums += torch.tensor([loss, size])
+class Bag: pass
+seen, bag = Seen(), Bag()
+def sink():
+    total = 0.0
+    try:
+        while True: total += (yield)
+    finally: log.append(total)
+notes = sink()
+next(notes)
+"""
+FILLS = """row[0] += loss.item(); first += 1; pairs[0, 0] += loss.item(); copied += loss.item()
+seen(loss.item() * len(yb), len(yb)); setattr(bag, "total", getattr(bag, "total", 0) + loss.item())
+notes.send(loss.item())"""
+READS = "notes.close()\nprint(table.sum(), row[0], cube.sum(), flat.sum(), log[0])\nprint(seen.sums, bag.total, copied)"
+
+
+def test_arrays_of_which_views_are_changed_are_told_and_buffers_are_reduced():
+    found = ported(VIEWS, FILLS, READS)
+    told = {d.why.partition(":")[0] for d in found.doubts if d.name == "unknown-placement"}
+    assert told == {"table.sum()", "row[0]", "cube.sum()", "flat.sum()", "log[0]"}
+    reduced = [line for line in found.text.splitlines() if " = dl.total(" in line]
+    assert all(any(name in line for line in reduced) for name in ("seen.sums", "bag.total", "copied"))
+
+
+def test_a_match_by_which_some_ranks_leave_the_training_is_told():
+    break_at = "match int(loss.item() * 10):\n    case 5 | 6: break\n    case _: total += 1"
+    guard = "match loss.item():\n    case v if v > 5: break\n    case _: pass"
+    for line in (break_at, guard):
+        assert [d.name for d in ported(inner=line).doubts if d.danger == "high"] == ["may-hang"]
+    counts = "match int(loss.item() * 10):\n    case 5 | 6: hits += 1\n    case _: continue"
+    assert not [d for d in ported("hits = 0\n", counts, "print(hits)").doubts if d.danger == "high"]
+
+
+def test_lists_that_are_sorted_in_an_iteration_are_so_behind_the_loop():
+    inner = "low.append(loss.item())\nlow.sort()\nhigh.append(loss.item())\nhigh.sort(reverse=True)"
+    found = ported("low, high = [], []\n", inner, "print(low[0], high[0])")
+    assert "    low.sort()  # as it was kept\n" in found.text.partition("dl.gather")[2]
+    assert [d.why.partition(":")[0] for d in found.doubts] == ["high[0]"]

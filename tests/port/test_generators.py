@@ -131,6 +131,24 @@ def test_a_generator_that_goes_through_others_is_dealt_out_and_those_are_not():
     assert text.count("dl.shard(") == 1
 
 
+BOTH = """from torch.utils.data import DataLoader
+def both():
+    for each in (DataLoader(x, 8), DataLoader(x, 4)): yield from each
+def in_turn():
+    for u, v in zip(DataLoader(x, 8), DataLoader(x, 4)):
+        yield u
+        yield v
+for feed in (both, in_turn):
+    for u in feed(): update(u)
+"""
+
+
+def test_what_may_be_a_generator_over_loaders_or_another_is_dealt_out_once():
+    text = port(HEAD + BOTH).text
+    assert "for u in dl.shard(feed()):" in text
+    assert text.count("dl.shard(") == 1
+
+
 def test_pairs_that_a_list_holds_are_dealt_out_in_the_function_that_trains_on_them():
     train = "def train(given):\n    for u, v in given:\n        (model(u) - v).mean().backward()\n        opt.step()\n"
     text = port(HEAD + train + "samples = list(zip(x, x))\nfor epoch in range(2):\n    train(samples)\n").text

@@ -228,7 +228,7 @@ def test_iterations_that_a_test_of_the_loss_counts_are_those_of_whole_batches(tm
     assert [d.why.partition(":")[0] for d in port(odd, Options(batch="global")).doubts if d.name != "may-hang"]
 
 
-SHOWN = """import math
+SHOWN = """import itertools, math
 import numpy as np
 import sklearn.metrics
 import torch
@@ -271,6 +271,11 @@ for x, y in loader:
         "np.average(y.numpy(), weights=1 + y.numpy() ** 2)",
         "int((y > 0).all())",
         "out[y > 0].sum().item() if (y > 0).any() else 0.0",
+        "np.corrcoef(out[:, 0].detach().numpy(), y[:, 0].numpy())[0, 1]",
+        "sum(1 for _ in itertools.takewhile(lambda t: t > 0, y[:, 0].tolist()))",
+        "next((k for k, t in enumerate(y[:, 0].tolist()) if t > 0), 9)",
+        "y[:, 0].tolist().index(y.max().item())",
+        "sum(k * t for k, t in enumerate(sorted(y[:, 0].tolist())))",
     ],
 )
 def test_a_number_of_this_ranks_part_that_no_others_make_whole_is_told(told) -> None:
@@ -498,3 +503,35 @@ def test_what_is_kept_by_the_size_of_a_batch_is_kept_by_that_of_all_its_parts() 
     assert "sizes[dl.total(len(x))] += 1; kept.setdefault(dl.total(len(x)), []).append(i)" in ported.text
     assert "found.add(dl.total(len(y)))" in ported.text and "means[round(loss.item())] += 1" in ported.text
     assert [doubt.why.partition(":")[0] for doubt in ported.doubts] == ["means"]
+
+
+ORDERED = [
+    "for t in y[:, 0].tolist():\n        if t > 0: break\n        n += 1",
+    "for _, group in itertools.groupby(t > 0 for t in y[:, 0].tolist()): n += 1",
+    "for k, t in enumerate(y[:, 0].tolist()): n += k * t",
+    "for k, t in enumerate(y[:, 0].tolist()):\n        if k < 2: n += t",
+]
+
+
+@pytest.mark.parametrize("line", [*ORDERED, "by[(out > 0).sum().item()] += 1", "kept[round(loss.item(), 1)] = 1"])
+def test_what_goes_by_the_order_of_the_samples_or_is_kept_by_a_number_of_a_part_is_told(line) -> None:
+    before = "n, by, kept = 0, [0] * 9, {}\nfor x, y in loader:"
+    script = SHOWN.replace("for x, y in loader:", before).replace('print(f"{SHOWN:.4f}")', line)
+    ported = port(script + "print(n, by, kept)\n", Options(batch="global"))
+    assert [d.name for d in ported.doubts] == ["unknown-placement"] and "dl.total" not in ported.text
+
+
+def test_batches_that_a_generator_yields_from_loaders_are_parts(tmp_path) -> None:
+    both = """def both():
+    yield from itertools.islice(loader, 7)
+    for each in (loader, loader): yield from each
+total = n = 0
+for x, y in both():"""
+    script = SHOWN.replace("for x, y in loader:", both).replace(
+        'print(f"{SHOWN:.4f}")', "n += len(y); total += loss.item()"
+    )
+    script += 'print(f"{total:.4f} {n}")\n'
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "dist.py").write_text(port(script, Options(batch="global")).text)
+    serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
+    assert rounded(mine) == rounded(serial)

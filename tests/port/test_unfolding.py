@@ -72,6 +72,14 @@ def _loops(lines: str) -> str:
             "if (most := max(results)) > 3:  # high\n    print(most)\n",
         ),
         (
+            "first, *rest = (step(*b) for b in loader)\n",
+            "results = []\nfor b in loader:\n    results.append(step(*b))\nfirst, *rest = results\n",
+        ),
+        (
+            "text = ','.join(str(step(*b)) for b in loader)\n",
+            "results = []\nfor b in loader:\n    results.append(str(step(*b)))\ntext = ','.join(results)\n",
+        ),
+        (
             "for loss in [step(*b) for b in loader]:\n    print(loss)\n",
             "results = []\nfor b in loader:\n    results.append(step(*b))\nfor loss in results:\n    print(loss)\n",
         ),

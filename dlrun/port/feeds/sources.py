@@ -46,9 +46,10 @@ class Sources:
         if (zipped := self._zip(iterated)) is not None:
             self._zipped(zipped, drawn, innermost)
             return
-        if self._generated(iterated, drawn, innermost):
-            return
         before = set(self.found)
+        if self._generated(iterated, drawn, innermost):
+            self._once(before)
+            return
         origins = self.flow.origins(iterated)
         made_of = {o.node for o in origins if isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"}
         gone_on = {node for node in made_of if goes_on_in(self.script, node, made_of)}
@@ -87,8 +88,12 @@ class Sources:
                 named = where_assigned(self.flow, self.uses, made, iterated) if self.shared_where_assigned else None
                 feed = named or Feed(self._behind_bar(iterated, BARS), "iterable")
                 self.found.setdefault(feed.node, feed)
+        self._once(before)
+
+    def _once(self, before: set[cst.CSTNode]) -> None:
+        """Cut what the loop at hand runs over once: there, where one of what it may be can be cut nowhere else."""
         noted = [self.found[node] for node in self.found if node not in before]
-        if any(feed.how == "iterable" for feed in noted):  # what the loop runs over is cut there, once
+        if any(feed.how == "iterable" for feed in noted):
             for feed in noted:
                 if feed.how == "loader":
                     self.found.pop(feed.node)

@@ -74,6 +74,24 @@ class Decisions(ShownCounts):
             why = f"{text}: the ranks may decide differently, and wait for each other for ever"
             yield Doubt(node.test, why, "high", name="may-hang")
 
+    def matched(self, node: cst.Match) -> Iterator[Doubt]:
+        """Yield the doubt about a ``match`` by which some ranks alone may leave the training, or update."""
+        text = self.script.code(node.subject)
+        if self.run.shards.episodes or not any(
+            self._acts_alone(node, n) for case in node.cases for n in walk(case.body)
+        ):
+            return
+        why = f"match {text}: the ranks may decide differently, and wait for each other for ever"
+        yield Doubt(node.subject, why, "high", name="may-hang")
+
+    def _acts_alone(self, node: cst.Match, inner: cst.CSTNode) -> bool:
+        """Tell whether ``inner``, in a case of ``node``, is what all ranks must come to together."""
+        if self._changes_training(inner) or inner in self.run.shards.steps:
+            return True
+        if isinstance(inner, _ENDS) or calls_method(inner, "backward", "step"):
+            return not self._leaves_out_sums(inner) and self._in_training(node, inner)
+        return False
+
     def _asks_for_file(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` looks for a file whose name a clock has made: ``path.exists()``."""
         if not isinstance(node, cst.Call) or not calls_method(node, *_FILES):
@@ -201,8 +219,15 @@ class Decisions(ShownCounts):
             yield from self.told(value, self.place(value))
 
     def _measured(self, value: cst.BaseExpression) -> bool:
-        """Tell whether a rate is measured by what counts local steps, too: the length of a share, a divided number."""
-        made = computed(self.facts.flow, [value]).nodes
+        """Tell whether a rate is measured by what counts local steps, too: the length of a share, a divided number.
+
+        Not what a count is made of, which is made serial as a whole: ``step`` of ``epoch * len(loader) + i``.
+        """
+        names = [n for n in walk(value) if isinstance(n, (cst.Name, cst.Attribute)) and n in self.run.seen]
+        calls = [self.script.name_of(n.func) for n in walk(value) if isinstance(n, cst.Call)]
+        plain = all(name.partition(".")[0] in ("builtins", "math", "numpy") for name in calls)
+        others = [n for n in names if self.place(n) != COUNT] if plain else [value]
+        made = {*computed(self.facts.flow, others).nodes, *walk(value)}
         lengths = [n for n in made if isinstance(n, cst.Call) and self.script.name_of(n.func) == "builtins.len"]
         return any(n in self.run.shards.divided or (n in lengths and self.place(n) == COUNT) for n in made)
 

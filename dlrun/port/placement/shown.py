@@ -26,6 +26,8 @@ class Shown(Decisions):
         """Yield what decides first, then what is shown, then the counts that meet serial numbers."""
         for tested in self.run.tests.values():
             yield from self.decided(tested)
+        for chosen in self.run.matched:
+            yield from self.matched(chosen)
         yield from cadences.edits(self.facts, self.run)
         for number, loop in self.run.forced.items():
             if not self._alike_in_all_calls(number):

@@ -249,6 +249,9 @@ class Steered:
 
 def _changing(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Yield what ``node`` changes weights, gradients or an optimizer's groups with."""
+    if isinstance(node, cst.Call) and (rate := set_in_group(facts, node)) is not None:
+        yield rate
+        return
     match node:
         case cst.AugAssign(target=target, value=value) if is_held(facts, target):
             yield value
@@ -258,8 +261,6 @@ def _changing(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
             while isinstance(target, cst.Call) and isinstance(target.func, cst.Attribute):  # p.mul_(a).add_(b)
                 target = target.func.value
             yield from (arg.value for arg in args) if is_weight(facts, target) else ()
-        case cst.Call(func=cst.Attribute(attr=cst.Name("update"))) if (rate := set_in_group(facts, node)) is not None:
-            yield rate
         case cst.Call(args=[_, cst.Arg(value=value), *_]) if dotted(node.func).rsplit(".", 1)[-1] in _CLIPS:
             yield value
 

@@ -115,6 +115,7 @@ class Value:
     ``refs`` are the objects, functions and classes that it may be; ``items`` the entries of a tuple; ``const`` a
     literal; ``name`` the qualified name of something foreign (``torch.nn``); ``zero`` tells that it is neutral to
     addition; ``scalar`` whether it is one number (None: not known); ``pending`` the reductions that made it serial.
+    ``of`` are the arrays whose memory it may share: a row, a view.
     """
 
     place: Place = SAME
@@ -127,6 +128,7 @@ class Value:
     pending: frozenset[Any] = frozenset()
     texts: frozenset[Any] = frozenset()  # the formatted texts that it is, by the expressions that make them
     reduced: bool = False  # whether it is made of what a reduction made serial
+    of: frozenset[Any] = frozenset()
     late: bool = field(default=False, compare=False)  # of a variable: whether a loop's first iteration may lack it
     unbound: bool = field(default=False, compare=False)  # of a location: whether some runs never bind it
 
@@ -238,6 +240,7 @@ def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
         pending=a.pending | b.pending,
         texts=a.texts | b.texts,
         reduced=a.reduced or b.reduced,
+        of=a.of | b.of,
         unbound=a.unbound or b.unbound,
     )
 

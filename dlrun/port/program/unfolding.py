@@ -13,7 +13,8 @@ from dataclasses import dataclass
 # Calls that make gradients or use them; the functions that make such calls train, and those that call them.
 _TRAINS = {"backward", "apply_gradients", "train_on_batch"}
 # What takes all that a generator yields, at once.
-_EXHAUSTS = {"sum", "list", "tuple", "max", "min", "sorted", "fsum", "mean", "fmean", "extend", "deque"}
+_EXHAUSTS = {"sum", "list", "tuple", "set", "frozenset", "dict", "deque", "Counter", "max", "min", "sorted", "fsum"}
+_EXHAUSTS |= {"mean", "fmean", "geometric_mean", "median", "stdev", "pstdev", "variance", "prod", "extend", "join"}
 # What is not gone through once, or each time anew.
 _Turned = ast.ListComp | ast.GeneratorExp
 _Statement = ast.Assign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.If | ast.For
@@ -208,12 +209,18 @@ def _evaluated(node: ast.AST) -> Iterator[_Turned]:
         if isinstance(child, ast.ListComp):
             yield child
         elif isinstance(child, ast.GeneratorExp):
-            if isinstance(node, ast.Call) and not {*_called(ast.Expr(ast.Call(node.func, [], [])))}.isdisjoint(
-                _EXHAUSTS
-            ):
+            if _exhausts(node):
                 yield child
         else:
             yield from _evaluated(child)
+
+
+def _exhausts(node: ast.AST) -> bool:
+    """Tell whether ``node`` takes all that a generator directly in it yields: ``max(...)``, ``first, *rest = ...``."""
+    if isinstance(node, ast.Assign):
+        return all(isinstance(target, (ast.Tuple, ast.List)) for target in node.targets)
+    called = _called(ast.Expr(ast.Call(node.func, [], []))) if isinstance(node, ast.Call) else set()
+    return isinstance(node, ast.Starred) or not called.isdisjoint(_EXHAUSTS)
 
 
 def _clashes(scope: ast.AST, statement: ast.stmt, turned: _Turned) -> bool:

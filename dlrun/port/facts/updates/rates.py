@@ -66,13 +66,20 @@ def sets_groups_rate(facts: ScriptFacts, node: cst.CSTNode) -> bool:
 
 
 def set_in_group(facts: ScriptFacts, node: cst.CSTNode) -> cst.BaseExpression | None:
-    """Return the rate that ``node`` sets a group's to: of ``group["lr"] = rate``, and of ``group.update(lr=rate)``."""
+    """Return the rate that ``node`` sets a group's to: of ``group["lr"] = rate``, and of ``group.update(lr=rate)``.
+
+    Also of ``group.__setitem__("lr", rate)``, and of ``group["lr"].fill_(rate)``.
+    """
     match node:
         case cst.Assign():
             return node.value if sets_groups_rate(facts, node) else None
         case cst.Call(func=cst.Attribute(value=group, attr=cst.Name("update")), args=args) if is_group(facts, group):
             named = [arg.value for arg in args if arg.keyword is not None and arg.keyword.value == "lr"]
             tables = [arg.value for arg in args if arg.keyword is None]
+        case cst.Call(func=cst.Attribute(value=group, attr=cst.Name("__setitem__")), args=[key, rate]):
+            return rate.value if text_of(key.value) == "lr" and is_group(facts, group) else None
+        case cst.Call(func=cst.Attribute(value=held, attr=cst.Name("fill_" | "copy_")), args=[rate, *_]):
+            return rate.value if is_groups_rate(facts, held) else None  # a rate that is a tensor
         case cst.AugAssign(target=group, operator=cst.BitOrAssign(), value=table) if is_group(facts, group):
             named, tables = [], [table]
         case _:
@@ -95,17 +102,20 @@ def text_of(node: cst.CSTNode) -> str:
 
 
 def is_group(facts: ScriptFacts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is a parameter group of an optimizer of PyTorch."""
-    if any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(node)):
+    """Tell whether ``node`` is a parameter group of an optimizer of PyTorch, or of the state of one."""
+    if any(map(_are_groups, walk(node))):
         return True
     if isinstance(node, cst.Name):
         bindings = facts.script.bindings_of(node)
-        return any(
-            b.value is not None
-            and any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(b.value))
-            for b in bindings
-        )
+        return any(b.value is not None and any(map(_are_groups, walk(b.value))) for b in bindings)
     return False
+
+
+def _are_groups(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is ``optimizer.param_groups``, or ``state["param_groups"]``."""
+    index = node.slice[0].slice if isinstance(node, cst.Subscript) else None
+    named = isinstance(index, cst.Index) and text_of(index.value) == "param_groups"
+    return named or (isinstance(node, cst.Attribute) and node.attr.value == "param_groups")
 
 
 def resets(facts: Facts) -> Iterator[cst.BaseExpression]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import libcst as cst
 
+from dlrun.port.placement import rules
 from dlrun.port.placement.interpret import parts, samples, whole
 from dlrun.port.placement.interpret.iteration_numbers import IterationNumbers
 from dlrun.port.placement.interpret.machine import CountInLiteral
@@ -49,10 +50,13 @@ class Containers(IterationNumbers):
                 return value.items[0] if value.name == "drawn" else Value(items=value.items)
             return Value(ENTRY)
         if value.items is not None and value.name == "parallel":
-            return Value(items=value.items)
+            got = Value(items=value.items)
+            return samples.numbered(self, node, got) if self.shards.parts and self.loop is not None else got
         dicts = [ref for ref in value.refs if isinstance(ref, Obj) and ref.kind == "dict"]
         keys = dicts and len(dicts) == len(value.refs)
         entry = joined(map(self._keys, dicts)) if keys else self.entries(value)
+        if self.shards.parts and self.loop is not None:
+            entry = samples.numbered(self, node, entry)
         return of_clock(entry) if value.place.kind is Kind.CLOCK else entry
 
     def numbered(self, value: Value, entry: Value, node: cst.CSTNode, starts: Value | None = None) -> Value:
@@ -181,6 +185,8 @@ class Containers(IterationNumbers):
         if fields:
             forced = [self.force(each, v) if v.scalar and self._differs(v) else v for each, v in fields]
             return replace(entry, place=combine(map(self.content, forced)))
+        if self._is_array_of_numbers(node):
+            return replace(entry, place=Place(Kind.ENTRY, adds=frozenset({"row"})))
         held = [(key, each, v) for key, each, v in self._literal(node, entry) if self._differs(v)]
         numbers = {key: self.force(each, v) for key, each, v in held if v.scalar}
         entry = self._rewritten(entry, numbers)
@@ -194,6 +200,15 @@ class Containers(IterationNumbers):
         """Return a key, or what a set holds once: of a number that adds up over the parts that of the iteration."""
         adds_up = key.scalar and self.content(key) == parts.SUMMED and not key.refs
         return self.force(node, key) if adds_up and self.shards.parts else key
+
+    def _is_array_of_numbers(self, node: cst.BaseExpression | None) -> bool:
+        """Tell whether ``node`` makes an array of numbers of this rank's part: ``torch.tensor([loss, hits])``."""
+        given = node.args[0].value if isinstance(node, cst.Call) and node.args else None
+        if not isinstance(given, (cst.List, cst.Tuple)) or not isinstance(node, cst.Call):
+            return False
+        made = rules.of_function(self.script.name_of(node.func)) in (Row.KEEPS, Row.JOIN)
+        values = [self.seen_last(element.value) for element in given.elements]
+        return made and any(map(self._differs, values)) and all(value.scalar for value in values)
 
     def _differs(self, number: Value) -> bool:
         """Tell whether a number is made of this rank's parts, of one iteration or of those so far."""
@@ -302,8 +317,12 @@ class Containers(IterationNumbers):
 
     def keys_in(self, ref: Obj) -> Place:
         """Return the placement of a dict's keys: where iterations set some that are not known, of this rank's."""
-        rest = [v.place for k in (REST, GROWN) if (v := (self.state or {}).get((ref, k))) is not None]
-        return ENTRY if ref in self.keyed_apart or any(p.kind is Kind.RUN for p in rest) else SAME
+        rest = [v for k in (REST, GROWN) if (v := (self.state or {}).get((ref, k))) is not None]
+        self.use(*rest)  # its keys are those of all ranks where it is made serial
+        lost = [v.place for v in rest if v.place.kind is Kind.UNKNOWN]
+        if lost:
+            return lost[0]
+        return ENTRY if ref in self.keyed_apart or any(v.place.kind is Kind.RUN for v in rest) else SAME
 
     def _paired(self, ref: Obj, node: cst.CSTNode) -> Value:
         entry = Value(items=(self._keys(ref), self.entries(Value(refs=frozenset([ref])))))
@@ -470,6 +489,7 @@ class Containers(IterationNumbers):
     def in_place(self, row: Row, receiver: Value, args: list[Value], node: cst.Call, name: str) -> Value | None:
         """Carry out ``total.add_(x)``, ``hist.index_add_(...)``, ``kept.copy_(x)``; None where there is no object."""
         owners = [ref for ref in receiver.refs if isinstance(ref, Obj) and ref.kind == "foreign"]
+        self.lose_shared(receiver, node)
         if not owners:
             return None
         given = self.content(args[0]) if len(args) == 1 else combine(self.content(a) for a in args)

@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.interpret import whole
+from dlrun.port.placement.interpret import samples, whole
 from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.machine import Flows, Tested
 from dlrun.port.placement.interpret.raised import is_caught
@@ -54,8 +54,9 @@ _ROUNDS = 5  # until a loop that is no loop over a shard changes nothing any mor
 _ORDERED = {cst.GreaterThan: "max", cst.GreaterThanEqual: "max", cst.LessThan: "min", cst.LessThanEqual: "min"}
 
 
+_FEW = "it is of parts of this rank's share of the batches: of n ranks' these are others, and fewer"
+
 ENDS = ("OutOfRangeError", "StopIteration")  # exceptions by which data end
-_CARRIED = (Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO, Kind.UNKNOWN)  # what earlier iterations have left
 
 
 class ControlFlow(Statements):
@@ -66,15 +67,6 @@ class ControlFlow(Statements):
         if self.recording:
             inner = (node,) if self.loop is not None and self.loop.inner else ()
             self.tests.setdefault(node, []).append(Tested(node, self.loop, (*self.diverged, *inner)))
-
-    def _of_before(self, test: cst.BaseExpression) -> bool:
-        """Tell whether a test asks for what this rank's iteration before has set: ``loss > before``."""
-        names = [n.value for n in walk(test) if isinstance(n, cst.Name)]
-        places = [(home, name) for name in names if (home := self.home(name)) is not None]
-        left = [
-            value for at in places if (value := (self.state or {}).get(at)) is not None and value is self.begun.get(at)
-        ]
-        return any(value.place.kind is Kind.ENTRY for value in left)
 
     def _asks_for_end(self, test: cst.BaseExpression) -> bool:
         """Tell whether ``test`` asks for the end of a shard: ``batch is None`` of ``batch = next(batches, None)``."""
@@ -107,7 +99,7 @@ class ControlFlow(Statements):
             self.clocks.add(node.test)
         if apart:
             self.diverged.append(node.test)
-            self.by_carried[node.test] = place.kind in _CARRIED or self._of_before(node.test)
+            self.by_carried[node.test] = self.is_carried(node.test, place)
         self.guards += guards
         asked = self._lists_in(node.test) if self.loop is not None else []
         self.state = dict(before) if before is not None else None
@@ -353,18 +345,26 @@ class ControlFlow(Statements):
         self.state = after
         if node.finalbody is not None and self.state is not None:
             self.block(node.finalbody.body)
+        elif node.finalbody is not None and (yielded := self.flows[-1].yielded) is not None:  # as close() leaves it
+            self.state = dict(yielded)
+            self.block(node.finalbody.body)
+            self.flows[-1].yielded, self.state = merge(yielded, self.state), None
 
     def _do_Match(self, node: cst.Match) -> None:  # noqa: N802
         subject = self.eval(node.subject)
         before, after = self.state, None
         apart = self.loop is not None and not self.content(subject).uniform
         self.diverged += [node.subject] if apart else []
+        if apart and self.recording:
+            self.matched[node] = None
         for case in node.cases:
             self.state = dict(before) if before is not None else None
             for name in _captured(case.pattern):
                 self.assign(name, self.entries(subject) if subject.refs or subject.items else subject)
             if case.guard is not None:
-                self.eval(case.guard)
+                guarded = self.content(self.eval(case.guard))
+                if self.loop is not None and self.recording and not guarded.uniform:
+                    self.matched[node] = None
             of_rest = subject.name == "remainder" and isinstance(case.pattern, cst.MatchValue)
             with self.at_pace(node.subject, replace(subject, name="cadence" if of_rest else "")):
                 self.block(case.body)
@@ -409,7 +409,13 @@ class ControlFlow(Statements):
             else:
                 local = self.loop is not None and (not self._turns(over).uniform or node in self.shards.plays)
                 before = dict(self.state or {})
-                self.until_stable(node, lambda: self.assign(node.target, self.iterate(node.iter, over)), local)
+                few = self.loop is None and node in self.shards.training and self._turns(over).kind is Kind.ENTRY
+                got = Value(unknown(node.iter, _FEW)) if few else None  # chunks of a share: for part in chunks(loader)
+                self.until_stable(node, lambda: self.assign(node.target, got or self.iterate(node.iter, over)), local)
+                if few:
+                    self.lose_written(before, node.iter, _FEW)
+                if local and self.shards.parts and samples.goes_in_order(self, node.iter):
+                    self._bend_written(before)
                 if node in self.shards.noisy and self.loop is None and self.state is not None:
                     self.averaged(node, before)
         self._otherwise(node)
@@ -622,8 +628,19 @@ class ControlFlow(Statements):
         else:  # a for loop is taken to run at least once
             after = out if isinstance(node, cst.For) and out is not None else entry
             self.state = self.met(after, left, left_by)
+        if local and self.shards.parts and left is not None and left_by is not None:
+            self._bend_written(before)
         if isinstance(node, cst.While) and self.loop is not None and self._asks_locally(node):
             self.state = merge_diverged(before, self.state, node.test)
+
+    def _bend_written(self, before: State | None) -> None:
+        """Let what a loop over samples adds up be no sum over the parts: it goes by which samples come before others.
+
+        So it is where it is left at one of them: the serial script leaves it at the first one of the whole batch.
+        """
+        for at, value in list((self.state or {}).items()):
+            if value.place.kind is Kind.RUN and value != (before or {}).get(at):
+                self.write(at, value.at(replace(value.place, adds=value.place.adds | {"bent"})))
 
     def _asks_locally(self, node: cst.While) -> bool:
         """Tell whether a loop within an iteration goes on by a test that diverges, and that no edit makes uniform."""

@@ -309,14 +309,19 @@ class Expressions(Machine):
         drawn = self.loop is not None and self.loop.frame is self.frame
         self.flows[-1].drawn = self.flows[-1].drawn or drawn
         if isinstance(node.value, cst.From):
-            self.flows[-1].yields.append(self.entries(self.iterated(self.eval(node.value.item), node)))
+            over = self.iterated(self.eval(node.value.item), node)
+            shard = over.place.kind is Kind.SHARD  # as for batch in over: yield batch
+            self.flows[-1].drawn = self.flows[-1].drawn or shard
+            self.flows[-1].yields.append(self.iterate(node.value.item, over) if shard else self.entries(over))
         elif node.value is not None:
             value = self.eval(node.value)
             if drawn and isinstance(node.value, cst.Call) and not value.refs:  # Log(i, loss)
                 value = self.row_of_iteration(node.value, value)
             self.flows[-1].yields.append(value)
         self.flows[-1].yielded = merge(self.flows[-1].yielded, self.state)
-        return ANY
+        if isinstance(self.script.parents.get(node), cst.Expr):
+            return ANY
+        return Value(unknown(node, "what send() gives a generator is not followed"))
 
     # -- entries and comprehensions --------------------------------------------------------------------------------
 
@@ -390,7 +395,8 @@ class Expressions(Machine):
         if found is None:
             place = self.content(owner)
             if place.kind is Kind.RUN and index.place.kind in (Kind.SAME, Kind.ENTRY):
-                return Value(place, name="cut" if index.name == "slice" else "")
+                shared = self.memory_of(owner) if index.place.kind is Kind.SAME else frozenset[Any]()
+                return Value(place, name="cut" if index.name == "slice" else "", of=shared)
             if place.kind is Kind.SHARD:
                 return Value(ENTRY)
             if owner.name == "size":
@@ -409,6 +415,8 @@ class Expressions(Machine):
                 combine([place, picked]), refs=owner.refs, name=parts.MASK if owner.name == parts.MASK else name
             )
         place, found = self.content(index), self.of_chosen(owner, found)
+        if place.kind is not Kind.SAME:
+            found = replace(found, of=frozenset())  # of an index by samples: a copy
         if self.loop is not None and place.kind in (Kind.COUNT, Kind.INDEX) and found.place.kind is Kind.SAME:
             return found.at(BENT_COUNT if found.scalar and self._is_numbered() else ENTRY)
         return found if place.uniform or found.place.kind is Kind.RUN else found.at(combine([place, found.place]))
@@ -428,7 +436,7 @@ class Expressions(Machine):
             return among  # what its maker was given
         if ref.kind == "foreign":
             held = self.entry_of(self.read((ref, CONTENT)) or ANY, CONTENT)
-            return Value(held.place, scalar=held.scalar, reduced=held.reduced)
+            return Value(held.place, scalar=held.scalar, reduced=held.reduced, of=self.memory_of(owner))
         if ref.name == "counter" and (made := self._by_key_of(ref, key)) is not None:
             return made
         row = self.last_row.get(ref) if key == "[-1]" else None
@@ -487,6 +495,7 @@ class Expressions(Machine):
                 self.forget(frame)
             return Value(refs=frozenset([made]))
         self.looping += 1
+        state = dict(self.state or {}) if self.loop is None else {}
         diverging, shared = self._generate(node.for_in)
         key = self.eval(node.key) if isinstance(node, cst.DictComp) else None
         value = self.eval(node.value if isinstance(node, cst.DictComp) else node.elt)
@@ -500,6 +509,7 @@ class Expressions(Machine):
         for _ in range(diverging):
             self.diverged.pop()
         if shared and self.loop is None:
+            self.lose_written(state, node, GOES_THROUGH)
             return Value(unknown(node, GOES_THROUGH))
         if key is not None and self.content(key).kind is Kind.ENTRY:
             self.keyed_apart.add(made)

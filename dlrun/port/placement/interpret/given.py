@@ -75,6 +75,7 @@ class Given(Protocols):
             if others.uniform or self.loop is None or self.shards.kind(arg.value):
                 continue
             filled = value if value.refs else self.array_of(arg.value)
+            self.lose_shared(filled, arg.value)
             for ref in filled.refs:
                 if isinstance(ref, Obj) and ref.kind in ("list", "set", "deque", "dict", "foreign"):
                     key = CONTENT if ref.kind == "foreign" else REST if ref.kind == "dict" else GROWN

@@ -83,6 +83,7 @@ _OF_BASES = ("__init__", "__setitem__", "__getitem__")
 _BUILTINS = {"__next__": "builtins.next", "__iter__": "builtins.iter", "__len__": "builtins.len"}
 _REDUCES = (Row.SUM, Row.MEAN, Row.MAX, Row.MIN)
 _STATISTICS = (Row.STATISTIC, Row.PLACE)
+_COPIES = ("copy", "deepcopy", "clone", "tolist", "item", "array", "tensor", "astype", "float", "int", "complex")
 _SECOND = ("norm", "quantile", "nanquantile", "percentile", "nanpercentile")  # whose axis is not their second argument
 
 # Methods whose calls an object counts: of what, and where it has their number.
@@ -234,12 +235,13 @@ class Libraries(Given):
         Where in a loop within an iteration an extreme is, is most likely of one sample: ``row.argmax() == label``.
         """
         places = args[1 + (name.rpartition(".")[2] in _SECOND) :]
-        given = [*places[:1], *(v for k, v in keywords.items() if k in ("dim", "axis"))]
+        beside = bool(places) and self.content(places[0]).kind is Kind.ENTRY  # samples, too: corrcoef(scores, labels)
+        given = [*([] if beside else places[:1]), *(v for k, v in keywords.items() if k in ("dim", "axis"))]
         axes = [v.const for v in given if not isinstance(v.const, (bool, type(None)))]
         of_sample = row is Row.PLACE and self.loop is not None and self.loop.inner > 0
         if self.shards.parts and not self.shards.episodes and not of_sample:
             place = parts.reduced(Row.STATISTIC, Value(place), not axes, 0 in axes)
-        return Value(place, scalar=None if axes or of_sample else True)
+        return Value(place, scalar=None if axes or of_sample or beside else True)
 
     def _holder(self, name: str, keywords: dict[str, Value], node: cst.Call) -> Value:
         """Return an object that has what it is given as attributes: ``Checkpoint(step=step, iterator=iter(data))``."""
@@ -262,12 +264,14 @@ class Libraries(Given):
 
     def _mapped(self, args: list[Value], node: cst.Call) -> Value:
         if any(a.place.kind is Kind.SHARD for a in args[1:]) and self.loop is None:
+            before = dict(self.state or {})
             entry = self.call_value(args[0], [self.iterate(node, a) for a in args[1:]], {}, node)
             up = self.script.parents[node]
             while isinstance(up, (cst.Arg, cst.Call)):  # enumerate(map(f, loader))
                 up = self.script.parents[up]
             if isinstance(up, cst.For):
                 return replace(self.parallel((entry,), True), name="drawn")
+            self.lose_written(before, node, GOES_THROUGH)
             return Value(unknown(node, GOES_THROUGH))
         entry = self.call_value(args[0], [self.entries(a) for a in args[1:]], {}, node)
         made = self.new("list", node, "mapped")
@@ -395,6 +399,16 @@ class Libraries(Given):
                     for key, value in self.fields(source) if isinstance(source, Obj) else ():
                         self.set_attribute(receiver, key[2:-2], value, node) if key.startswith('["') else None
             return ANY
+        if name == "register_buffer" and len(args) > 1 and isinstance(args[0].const, str):
+            self.set_attribute(receiver, args[0].const, args[1], node)
+            return ANY
+        lists = [at for at in self.grown(receiver) if at[0].kind == "list"] if name in ("sort", "reverse") else []
+        for at in lists if self.loop is not None else []:
+            held = (self.state or {})[at]
+            if name == "sort" and not node.args and held.place.kind is Kind.RUN:
+                self.write(at, held.at(replace(held.place, adds=held.place.adds | {"ordered"})))
+            else:
+                self.trim(receiver)  # in an order of each rank's own
         if name in _OF_BASES and (owners := [r for r in receiver.refs if isinstance(r, Obj)]):
             return self._of_base(owners, name, args, keywords, node)
         if row is not None and (known := self.method_of(row, receiver, args, node, name)) is not None:
@@ -411,10 +425,11 @@ class Libraries(Given):
             return metric
         if row is Row.CLOCK or (row is Row.ON_DISK and self.in_training(node)):
             return Value(CLOCK, scalar=True)
-        if name == "count" and len(args) == 1 and self.shards.parts and self.loop is not None and not receiver.scalar:
+        counts = name in ("count", "index") and len(args) == 1
+        if counts and self.shards.parts and self.loop is not None and not receiver.scalar:
             of_samples = samples.are_samples(self, node.func.value)  # type: ignore[attr-defined]
             if of_samples or samples.kind_of(self, receiver) in (samples.EACH, samples.SOME):
-                return Value(self.of_episode(parts.SUMMED), scalar=True)
+                return Value(self.of_episode(parts.SUMMED if name == "count" else parts.BENT), scalar=True)
         if row is Row.KEEPS:
             return self._converted(receiver, name, node)
         if row in (Row.REPLACE, Row.AS_DICT):
@@ -495,7 +510,8 @@ class Libraries(Given):
                 one = shape is None or (isinstance(shape, cst.Tuple) and not shape.elements)
                 self.write((made, CONTENT), Value(zero=zero))
                 return Value(refs=frozenset([made]), scalar=one or None)
-            return Value(refs=frozenset([made]), reduced=self.serial(receiver) or any(map(self.serial, given)))
+            serial, shared = self.serial(receiver) or any(map(self.serial, given)), self.memory_of(receiver)
+            return Value(refs=frozenset([made]), reduced=serial, of=shared)
         if self.shards.parts and place.kind is Kind.ENTRY and samples.is_truth(self, f".{name}", node):
             return Value(parts.BENT, scalar=True)
         masks = self.shards.parts and row is None and parts.asks(name) and parts.is_of_samples(receiver, place)
@@ -667,12 +683,13 @@ class Libraries(Given):
             made = self.array(held, node, self.script.name_of(node.func))
             begun = [self.filled_by_memory[ref] for ref in value.refs if ref in self.filled_by_memory]
             self.filled_by_memory.update((ref, call) for ref in made.refs for call in begun)
-            return made
+            return replace(made, of=frozenset() if name in _COPIES else self.memory_of(value))
         text = ("number" if number else "list" if name == "tolist" else "") if place.kind is Kind.ENTRY else ""
         text = value.name if self.shards.parts and value.name in parts.NAMES else text
         if number and text == parts.FOREIGN and not self.shards.episodes and self.recording:
             self.guessed[node] = None
-        return Value(place, const=const, zero=zero, scalar=scalar, reduced=self.serial(value), name=text)
+        shared = frozenset[Any]() if number or name in _COPIES else self.memory_of(value)
+        return Value(place, const=const, zero=zero, scalar=scalar, reduced=self.serial(value), name=text, of=shared)
 
     def _zeros(self, value: Value) -> bool:
         """Tell whether a list holds zeros alone."""

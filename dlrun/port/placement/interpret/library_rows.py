@@ -8,7 +8,8 @@ import libcst as cst
 
 from dlrun.port.facts.torch import CLIPS
 from dlrun.port.placement import rules
-from dlrun.port.placement.interpret import parts
+from dlrun.port.placement.interpret import parts as of_parts
+from dlrun.port.placement.interpret import samples
 from dlrun.port.placement.interpret.calls import Calls
 from dlrun.port.placement.rules import DRAWING, Row
 from dlrun.port.placement.store import (
@@ -141,7 +142,7 @@ class LibraryRows(Calls):
             sources = [inner for each in args for inner in self._parts_of([each]) or [self.entries(each)]]
         whole = all(a.place.kind is not Kind.SHARD for a in args)
         objects = self.objects_of(sources, node) if whole and sources != args[:1] else None
-        return objects if objects is not None else args[0] if args else ANY
+        return objects if objects is not None else sources[0] if sources else ANY
 
     def _row_join(self, args: list[Value], node: cst.Call) -> Value:
         """Return arrays behind each other: what this rank's iterations add to an array makes it grow."""
@@ -181,6 +182,9 @@ class LibraryRows(Calls):
         if args and (own := self.dunder(args[0], "__next__", [], node)) is not None:
             return own
         value = self.iterate(node, args[0]) if args else ANY
+        of_samples = self.shards.parts and self.loop is not None and samples.kind_of(self, args[0]) if args else ""
+        if of_samples in (samples.EACH, samples.SOME, samples.MIXED) and value.items is None and not value.refs:
+            return value.at(of_parts.BENT)  # the first of a part, which other parts have, too
         if len(args) == 2 and args[1].const is None and args[0].place.kind is Kind.SHARD:
             return replace(value, name=OR_END)
         return value if value.items is None or args[0].name != "parallel" else Value(items=value.items)
@@ -251,7 +255,11 @@ class LibraryRows(Calls):
                 return self._any_attribute(args[0], node) if args else ANY
             found = self.attribute(args[0], name, node)
             bare = all(isinstance(r, Method) for r in found.refs) and bool(found.refs)
-            return args[2] if bare and len(args) > 2 else found
+            if bare and len(args) > 2:
+                own = [ref for ref in args[0].refs if isinstance(ref, Obj) and ref.kind == "instance"]
+                self.born.update(((ref, name), args[2]) for ref in own if (ref, name) not in (self.state or {}))
+                return args[2]
+            return found
         if len(args) > 2 and isinstance(name, str):
             self.set_attribute(args[0], name, args[2], node)
         elif len(args) > 2:
@@ -302,7 +310,7 @@ class LibraryRows(Calls):
         if owner == "builtins" or not args or self.content(args[0]).kind is not Kind.ENTRY:
             return Value(scalar=True if owner == "builtins" or name == "size" else None)
         if "picked" in place.adds:
-            return Value(parts.SUMMED, scalar=name == "size" or None)
+            return Value(of_parts.SUMMED, scalar=name == "size" or None)
         return self.size() if name == "size" else Value(name="size")
 
     def _row_shows(self, args: list[Value], node: cst.Call) -> Value:

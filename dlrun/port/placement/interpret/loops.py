@@ -175,8 +175,8 @@ class Loops(Exits):
     def _of_classes(self, written: dict[Location, None], base: State) -> None:
         """Let what iterations set on an object begin as its class has it."""
         for at in [at for at in written if at not in base and isinstance(at[0], Obj) and at[0].cls is not None]:
-            if (held := self.member(at[0].cls, at[1])) is not None:
-                base[at] = held
+            if (held := self.member(at[0].cls, at[1]) or self.born.get(at)) is not None:
+                base[at] = held  # or as getattr(self, name, 0) takes it to be
 
     def _of_lists(self, written: dict[Location, None], base: State) -> None:
         """Let what a dict keeps for keys that iterations bring begin as it was given: ``setdefault(name, [0, 0])``."""

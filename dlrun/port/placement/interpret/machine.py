@@ -13,6 +13,7 @@ import libcst as cst
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.interpret.local_gradients import LocalGradients
 from dlrun.port.placement.interpret.raised import Raised
+from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.shards import Shards
 from dlrun.port.placement.store import (
     CONTENT,
@@ -45,11 +46,13 @@ from dlrun.port.placement.values import (
     combine,
     join,
     of_clock,
+    unknown,
 )
 from dlrun.port.program.script import Script, children, dotted, walk
 
 BUDGET = 150_000  # nodes that one run may evaluate
 DEPTH = 24  # calls within calls
+_MAKES = (Row.ZEROS, Row.FILLED, Row.KEEPS, Row.JOIN)  # an array of the program's own
 _CONTAINERS = ("list", "set", "deque", "dict")
 
 
@@ -161,6 +164,7 @@ class Machine:
         self.raised: dict[Raised, None] = {}  # what tests that diverge have raised so far
         self.clocks: set[cst.CSTNode] = set()  # tests that go by this rank's clock
         self.by_clock = False  # whether a test of the clock has left a block of this call, outside loops over shards
+        self.matched: dict[cst.Match, None] = {}  # what goes by a local subject, or by a guard that diverges
         self.by_carried: dict[cst.CSTNode, bool] = {}  # whether such a test asks for more than this iteration's entries
         self.recording = True
         self.writes: list[dict[Location, None]] = []
@@ -456,6 +460,13 @@ class Machine:
             for each in self.writes:
                 each[location] = None
 
+    def lose_written(self, before: State, node: cst.CSTNode, why: str) -> None:
+        """Make unknown the numbers that were written since ``before``: nothing makes serial what ``node`` runs."""
+        for at, value in list((self.state or {}).items()):
+            foreign = isinstance(at[0], Obj) and at[0].kind == "foreign"
+            if not foreign and not value.refs and value != before.get(at) and value.place.kind is not Kind.SHARD:
+                self.write(at, replace(value.at(unknown(node, why, at)), items=None))
+
     def note_left(self) -> None:
         """Note that a call, or an inner loop, is left here; and by which test, where it diverges."""
         flows = self.flows[-1]
@@ -572,11 +583,28 @@ class Machine:
                         found = join(found, self.entry_of(held, key), beside=True)
                 if ref.kind == "foreign":
                     inner = self.read((ref, CONTENT)) or ANY
-                    found = join(found, Value(place=combine([value.place, inner.place]), reduced=inner.reduced))
+                    place = combine([value.place, inner.place])
+                    found = join(found, Value(place=place, reduced=inner.reduced, of=self.memory_of(value)))
         if found is None:
             place = value.place if value.place.kind not in (Kind.SHARD, Kind.RUN) else Place(Kind.ENTRY)
             return Value(place=place, reduced=value.reduced)
         return self.of_chosen(value, found)
+
+    def memory_of(self, value: Value) -> frozenset[Any]:
+        """Return the arrays of the program's own making whose memory ``value`` has, or shares."""
+        made = (r for r in value.refs if isinstance(r, Obj) and r.kind == "foreign")
+        return value.of | {r for r in made if of_function(r.name) in _MAKES}
+
+    def lose_shared(self, value: Value, node: cst.CSTNode) -> None:
+        """Make unknown the arrays whose memory ``value`` shares, which is changed: ``row = table[1]``, ``row += x``."""
+        text = f"{self.script.code(node)} may share its memory, and each rank changes that"
+        for ref in value.of if self.loop is not None and not self.cadenced else ():
+            if (held := (self.state or {}).get((ref, CONTENT))) is not None:
+                self.write((ref, CONTENT), held.at(unknown(node, text, (ref, CONTENT))))
+        name = node.value if isinstance(node, cst.Subscript) and value.of and not value.refs else None
+        home = self.home(name.value) if isinstance(name, cst.Name) and self.loop is not None else None
+        if home is not None and isinstance(name, cst.Name):
+            self.write((home, name.value), value.at(unknown(node, text, (home, name.value))))
 
     def of_chosen(self, owner: Value, held: Value) -> Value:
         """Return what ``owner`` holds: an entry, where an iteration has chosen it by its samples: ``graphs[pick]``."""

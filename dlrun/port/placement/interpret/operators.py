@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.interpret import parts
+from dlrun.port.placement.interpret import parts, samples
 from dlrun.port.placement.interpret.expressions import Expressions
 from dlrun.port.placement.interpret.machine import arrays
 from dlrun.port.placement.rules import Row
-from dlrun.port.placement.store import REST, Obj
+from dlrun.port.placement.store import REST, Obj, merge_diverged
 from dlrun.port.placement.values import (
     BENT_COUNT,
     BY,
@@ -32,6 +34,7 @@ from dlrun.port.placement.values import (
     combine,
     constant,
     count,
+    diverged,
     join,
     of_clock,
     power,
@@ -42,7 +45,8 @@ from dlrun.port.program.script import dotted, walk
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
-_CARRIED = "it is added up where {} holds, which goes by what this rank alone has left so far"
+_ADDED = "it is added up where {} holds, which goes by what this rank alone has left so far"
+_CARRIED = (Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO, Kind.UNKNOWN)  # what earlier iterations have left
 _UNEQUAL = (cst.NotEqual, cst.NotIn)
 _SIZES = ("size", "some sizes")  # of an iteration's batch, and times a number: len(x), 20 * len(x)
 _FINITE = ("isfinite", "isnan", "isinf")
@@ -82,6 +86,7 @@ class Operators(Expressions):
             return self._united(left, right, node)
         if isinstance(op, (cst.Multiply, cst.MultiplyAssign)) and (self._lists(left) or self._lists(right)):
             return self._repeated(left if self._lists(left) else right, node)
+        left, right = self._of_sample(left), self._of_sample(right)
         a, b = (self.one_run(v) or self.content(v) for v in (left, right))
         if isinstance(op, cst.Modulo) and isinstance(left.const, str):
             return self.text(node, b)
@@ -144,7 +149,7 @@ class Operators(Expressions):
                     return Value(unknown(node, text, place.at), scalar=scalar)
                 place = replace(place, adds=frozenset({"fires"}))  # as often as the serial script adds it
             if (test := self.under_carried) is not None and not self.shards.parts:
-                return Value(unknown(node, _CARRIED.format(self.script.code(test)), place.at), scalar=scalar)
+                return Value(unknown(node, _ADDED.format(self.script.code(test)), place.at), scalar=scalar)
             if self.shards.parts:
                 return Value(self._added(a, b, place, node), scalar=scalar)
             return Value(place if not self.apart else self.counted(place), scalar=scalar)
@@ -235,6 +240,11 @@ class Operators(Expressions):
         same = self.force(node, entry).place.kind is Kind.SAME
         return Value(SAME, scalar=entry.scalar, name="fires") if same else entry
 
+    @staticmethod
+    def _of_sample(value: Value) -> Value:
+        """Return the number of a sample in a part as what is computed with: other parts have the same numbers."""
+        return Value(parts.LOCAL, scalar=True) if value.name == samples.NTH else value
+
     def _added(self, a: Place, b: Place, place: Place, node: Any) -> Place:
         """Return ``place``, of a run with what each part adds to it."""
         run, other = (a, b) if a.kind is Kind.RUN else (b, a)
@@ -251,6 +261,9 @@ class Operators(Expressions):
 
     def _by_a_test_of_parts(self, other: Place) -> bool:
         """Tell whether a number that all ranks have is added by a test of each one's part: ``if odd(loss): n += 1``."""
+        around = self.diverged[self.loop.outer :] if self.loop is not None and not self.shards.episodes else []
+        if any(self.seen_last(test).name == samples.NTH for test in around):
+            return True  # for the first samples of each part: if k < 3
         within = self.playing or self.loop is None or self.loop.inner > 0 or self.shards.episodes
         return other.uniform and self.apart and not within
 
@@ -345,8 +358,10 @@ class Operators(Expressions):
         ends = isinstance(node.operator, cst.And)
         if left.const is not NOTHING and bool(left.const) is not ends:
             return left
-        with self.at_pace(node.left, left, otherwise=not ends):
+        place, before = self.content(left), self.state
+        with self.at_pace(node.left, left, otherwise=not ends), self.branching(node.left, place):
             right = self.eval(node.right)
+        self.state = merge_diverged(self.state, before, node.left) if self._splits(place) else self.state
         if left.const is not NOTHING:
             return right
         if (self.content(left).kind is Kind.SAME or self.objects_in([left])) and (left.refs or right.refs):
@@ -418,6 +433,8 @@ class Operators(Expressions):
                 return constant(compare(sides[0].const, sides[1].const)) if compare else Value(scalar=True)
             except TypeError:
                 return Value(scalar=True)
+        if any(s.name == samples.NTH for s in sides):
+            return Value(parts.LOCAL, scalar=True, name=samples.NTH)
         places = [self.content(s) for s in sides]
         if isinstance(node.comparisons[0].operator, (cst.In, cst.NotIn)) and len(sides) == 2:
             if (own := self.dunder(sides[1], "__contains__", sides[:1], node)) is not None:
@@ -507,32 +524,92 @@ class Operators(Expressions):
         self.tested(node)
         if test.const is not NOTHING:
             return self.eval(node.body if test.const else node.orelse)
-        with self.at_pace(node.test, test):
+        agreed = self.of_iteration(node.test)
+        place = SAME if agreed else self.content(test)
+        before = self.state
+        with self.at_pace(node.test, test), self.branching(node.test, place):
             body = self.eval(node.body)
-        with self.at_pace(node.test, test, otherwise=True):
+        then, self.state = self.state, before if self._splits(place) else self.state
+        with self.at_pace(node.test, test, otherwise=True), self.branching(node.test, place):
             orelse = self.eval(node.orelse)
-        value, agreed = join(body, orelse), self.of_iteration(node.test)
+        self.state = merge_diverged(then, self.state, node.test) if self._splits(place) else self.state
+        value = join(body, orelse)
         if "cut" in (body.name, orelse.name):
             value = replace(value, name="cut")  # recent[-9:] if len(recent) > 9 else recent
-        row = self._row_of_choice(node)
+        row = self._row_of_choice(node.test, node.body, node.orelse)
         if row is not None and not self.shards.parts:
             return self.reduced(row, [body, orelse], {}, node)
         if row is not None and (kept := self._kept_of_parts(node, body, orelse)) is not None:
             return kept
-        place = SAME if agreed else self.content(test)
         if self.loop is None and place.kind is Kind.CLOCK:
             return value if body == orelse else of_clock(value)
-        return value if place.uniform or self.loop is None else value.at(combine([place, self.content(value)]))
+        if place.uniform or self.loop is None:
+            return value
+        chosen = self._chosen_by(node.test, place, body, orelse)
+        return replace(chosen, name=value.name, items=self._items_chosen(node, place, body, orelse))
 
-    def _row_of_choice(self, node: cst.IfExp) -> Row | None:
+    def _splits(self, place: Place) -> bool:
+        """Tell whether some ranks go one way by a test that is placed so, and some the other."""
+        return self.loop is not None and not place.uniform
+
+    @contextmanager
+    def branching(self, test: cst.BaseExpression, place: Place) -> Iterator[None]:
+        """Run what a test that is placed so lets some ranks run, within an expression: ``loss > 9 and warn(loss)``."""
+        before, around = self.state, len(self.diverged)
+        if self._splits(place):
+            self.state = dict(before) if before is not None else None
+            self.diverged.append(test)
+            self.by_carried[test] = self.is_carried(test, place)
+        try:
+            yield
+        finally:
+            del self.diverged[around:]
+
+    def is_carried(self, test: cst.BaseExpression, place: Place) -> bool:
+        """Tell whether a test asks for what this rank's iteration before has set: ``loss > before``."""
+        if place.kind in _CARRIED:
+            return True
+        names = [n.value for n in walk(test) if isinstance(n, cst.Name)]
+        places = [(home, name) for name in names if (home := self.home(name)) is not None]
+        left = [
+            value for at in places if (value := (self.state or {}).get(at)) is not None and value is self.begun.get(at)
+        ]
+        return any(value.place.kind is Kind.ENTRY for value in left)
+
+    def _chosen_by(self, test: cst.BaseExpression, place: Place, one: Value, other: Value) -> Value:
+        """Return what a test that diverges chooses: where it is what earlier iterations left, as an ``if`` sets it."""
+        either = join(one, other)
+        if one.place.untouched is not other.place.untouched:
+            set_by = diverged(one, other, test)
+            if set_by.place.kind is Kind.UNKNOWN:
+                return set_by
+        return either.at(combine([place, self.content(either)]))
+
+    def _items_chosen(self, node: cst.IfExp, place: Place, body: Value, orelse: Value) -> tuple[Value, ...] | None:
+        """Return each entry of a tuple that a test placed so chooses: ``low, at = (v, k) if v < low else low, at``."""
+        if body.items is None or orelse.items is None or len(body.items) != len(orelse.items):
+            return None
+        written = [n.elements if isinstance(n, cst.Tuple) else () for n in (node.body, node.orelse)]
+        found = []
+        for k, (one, other) in enumerate(zip(body.items, orelse.items, strict=True)):
+            sides = [elements[k].value for elements in written if len(elements) == len(body.items)]
+            row = self._row_of_choice(node.test, *sides) if len(sides) == 2 else None
+            if row is not None and not self.shards.parts:
+                found.append(self.reduced(row, [one, other], {}, node))
+            else:
+                found.append(self._chosen_by(node.test, place, one, other))
+        return tuple(found)
+
+    def _row_of_choice(
+        self, test: cst.BaseExpression, body: cst.BaseExpression, orelse: cst.BaseExpression
+    ) -> Row | None:
         """Return whether ``x if x < low else low`` is the lesser or the greater of two; None where it is neither."""
-        test = node.test
         if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
             return None
         operator_ = test.comparisons[0].operator
         less = isinstance(operator_, (cst.LessThan, cst.LessThanEqual))
         sides = [self.script.code(test.left), self.script.code(test.comparisons[0].comparator)]
-        chosen = [self.script.code(node.body), self.script.code(node.orelse)]
+        chosen = [self.script.code(body), self.script.code(orelse)]
         if not (less or isinstance(operator_, (cst.GreaterThan, cst.GreaterThanEqual))) or sides[0] == sides[1]:
             return None
         if sorted(sides) != sorted(chosen):

@@ -7,6 +7,7 @@ they do not.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -15,7 +16,7 @@ from dlrun.port.facts.numbers.computed import reaching
 from dlrun.port.placement.interpret import parts
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.values import ENTRY, Kind, Place, Value
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import dotted, walk
 
 if TYPE_CHECKING:
     from dlrun.port.placement.interpret.expressions import Expressions
@@ -24,11 +25,14 @@ EACH = "each"  # an entry for each sample
 LIKELY = "likely"  # an entry for each sample, or for each of several results
 SOME = "some"  # entries of samples, which a test has let in, or several for each
 MIXED = "mixed"  # another number of entries on each rank, which do not add up
+NTH = "nth"  # the name of a sample's number in a part: in the batch it has another
 DISTINCT = "distinct"  # the name of what is left of samples where each value is kept once
 _LISTS = ("tolist", "argmax")
 _ARRAYS = ("numpy", "cpu", "detach", "squeeze", "flatten", "view", "reshape", "long", "int", "float")
 _VIEWS = ("values", "items", "keys")
 _THROUGH = ("zip", "enumerate", "reversed", "list", "tuple", "sorted", "filter", "map")
+# Of these an entry goes by those before it: of a part of a batch they are others.
+_IN_ORDER = ("takewhile", "dropwhile", "islice", "groupby", "accumulate", "pairwise", "batched", "zip_longest")
 _DEPTH = 5
 
 
@@ -44,6 +48,8 @@ def made(machine: Expressions, node: Any, kind: str, diverging: int) -> str:
     """Return of which kind the list is that a comprehension makes."""
     loop = node.for_in
     over = machine.seen_last(loop.iter)
+    if goes_in_order(machine, loop.iter):
+        return MIXED
     numbered = isinstance(loop.iter, cst.Call) and _numbers_samples(machine, loop.iter)
     held = EACH if numbered or are_samples(machine, loop.iter) else kind_of(machine, over)
     if held == "" and not over.refs and machine.content(over).kind is Kind.ENTRY and not _is_view(loop.iter):
@@ -53,6 +59,28 @@ def made(machine: Expressions, node: Any, kind: str, diverging: int) -> str:
     if diverging or loop.ifs:
         return SOME if held in (EACH, SOME) else MIXED if diverging else held
     return SOME if held == EACH and loop.inner_for_in is not None else held
+
+
+def numbered(machine: Expressions, node: cst.CSTNode, entry: Value) -> Value:
+    """Return what one turn of a loop over ``node`` gets, with the number of a sample marked as such."""
+    called = machine.script.name_of(node.func) if isinstance(node, cst.Call) else ""
+    if called == "builtins.range" and _numbers_samples(machine, node):  # type: ignore[arg-type]
+        return replace(entry, name=NTH)
+    of = node.args[0].value if isinstance(node, cst.Call) and node.args else None
+    if called != "builtins.enumerate" or of is None or not entry.items:
+        return entry
+    held = EACH if are_samples(machine, of) else kind_of(machine, machine.seen_last(of))
+    if held not in (EACH, SOME, MIXED):
+        return entry
+    return replace(entry, items=(replace(entry.items[0], name=NTH), *entry.items[1:]))
+
+
+def goes_in_order(machine: Expressions, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` goes through samples so that each turn is made of several: ``groupby(labels)``."""
+    calls = [n for n in walk(node) if isinstance(n, cst.Call)]
+    found = [c for c in calls if machine.script.name_of(c.func).rpartition(".")[2] in _IN_ORDER]
+    given = [arg.value for call in found for arg in call.args]
+    return any(are_samples(machine, n) or kind_of(machine, machine.seen_last(n)) in (EACH, SOME) for n in given)
 
 
 def are_samples(machine: Expressions, node: cst.CSTNode, depth: int = _DEPTH) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.interpret import parts
+from dlrun.port.placement.interpret import parts, samples
 from dlrun.port.placement.interpret.loops import Loops
 from dlrun.port.placement.interpret.machine import LostError
 from dlrun.port.placement.interpret.raised import by_assert, by_raise
@@ -190,6 +190,9 @@ class Statements(Loops):
             return
         if isinstance(node.operator, cst.AddAssign) and isinstance(node.value, cst.BinaryOperation):
             given = self.row_of_iteration(node.value, given, False)  # (i + 1) * loss
+        of = self.array_of(target.value) if isinstance(target, cst.Subscript) else old
+        if of.of and not (old.scalar and isinstance(target, cst.Name)):
+            self.lose_shared(of, target)
         if self._in_place(node, old, given):
             return
         result = self.operated(node.operator, old, given, node)
@@ -219,9 +222,8 @@ class Statements(Loops):
             if ref.kind == "foreign":
                 held = self.read((ref, CONTENT)) or ANY
                 result = self.operated(node.operator, Value(held.place, zero=held.zero), given, node)
-                at = self.index_of(node.target).place if isinstance(node.target, cst.Subscript) else SAME
-                place = result.place if at.uniform else self.counted(result.place)
-                self.write((ref, CONTENT), Value(place, zero=result.zero))
+                at = self.index_of(node.target) if isinstance(node.target, cst.Subscript) else ANY
+                self.write((ref, CONTENT), Value(self._under(at, result.place), zero=result.zero))
             elif ref.kind == "dict":
                 self._update(ref, given)
             else:
@@ -339,6 +341,8 @@ class Statements(Loops):
             return
         owner = self.array_of(target.value)
         index, value = self._placed(target, owner, index, value)
+        if owner.of and not self.content(value).uniform:
+            self.lose_shared(owner, target)
         key = key_of(key_in(index))
         self.note_steering(index.const, value, source)
         self.note(target, value)
@@ -455,20 +459,47 @@ class Statements(Loops):
         """Keep ``value`` in a container: of a sum that is set to itself and an entry, what is added."""
         if (ref, key) not in (self.state or {}) and value.place.kind is Kind.RUN and value.place.at == (ref, REST):
             key = None  # sums["loss"] += loss, where all that is known of its keys is that they have names
+        by_sample = key is None and self.loop is not None and self.content(index).kind is Kind.ENTRY
+        before = by_sample and self._is_older(ref)
+        if before and value.place.kind is Kind.SAME and not value.refs:  # seen[label] = True
+            text = "each rank sets other entries of it, by its own samples"
+            value = value.at(ENTRY if ref.kind == "dict" else unknown(target, text, (ref, REST)))
+        elif by_sample and not before and self.shards.parts and ref.kind in ("dict", "list"):
+            self.samples_in[ref] = samples.MIXED  # of a part
         at = (ref, key or REST)
         held = (self.state or {}).get(at)
         if key is None and held is not None and held.place.kind is Kind.RUN:
             sums = value.place.kind is Kind.RUN and value.place.at == held.place.at
             if sums or value.place.kind is Kind.ENTRY:
-                place = value.place if index.place.uniform else self.counted(value.place)
+                place = self._under(index, value.place)
                 adds = place.adds if sums else self._stored(index, value)
                 stored = Place(Kind.RUN, held.place.at, held.place.adds | adds)
                 self.write(at, Value(stored, refs=held.refs, scalar=one_more(held, value)))
                 return
         self.put(ref, key, value)
 
+    def _is_older(self, ref: Obj) -> bool:
+        """Tell whether an object was there before this iteration, as far as the place tells that makes it."""
+        inside = self.loop is not None and self.script.inside(ref.site, self.loop.node)
+        return not inside and any((ref, name) in self.begun for name in self.keys.get(ref, ()))
+
+    def _under(self, index: Value, place: Place) -> Place:
+        """Return the placement of a run to which ranks add under ``index``: of a part each under another number."""
+        if self.content(index).uniform:
+            return place
+        if self._is_of_part(index) and place.kind is Kind.RUN:
+            return replace(place, adds=place.adds | {"bent"})  # by_hits[hits] += 1
+        return self.counted(place)
+
+    def _is_of_part(self, index: Value) -> bool:
+        """Tell whether ``index`` is one number of this rank's part of a batch, and of no single sample."""
+        within = self.loop is not None and not self.apart and self.shards.parts and not self.shards.episodes
+        return within and index.scalar is True and index.place.kind is Kind.ENTRY
+
     def _stored(self, index: Value, value: Value) -> frozenset[str]:
         """Return what an entry adds to a dict: of parts, under a key that all ranks have, its own fold."""
+        if self._is_of_part(index):
+            return frozenset({"stored", "bent"})
         if not self.shards.parts or not index.place.uniform:
             return frozenset({"stored"})
         return frozenset({parts.added(value.place, self.apart) if value.scalar else "row"})
@@ -480,7 +511,7 @@ class Statements(Loops):
             return  # as often as in the serial script
         if held.place.kind is Kind.RUN:
             if place.kind is Kind.RUN and place.at == held.place.at:
-                place = place if self.content(index).uniform else self.counted(place)
+                place = self._under(index, place)
                 result = Place(Kind.RUN, held.place.at, held.place.adds | place.adds)
             elif place.kind in (Kind.ENTRY, Kind.SAME):
                 by = "stored" if self.content(index).kind is Kind.ENTRY else "placed"
