@@ -23,6 +23,7 @@ from dlrun.verify.checks.numbers import (
     judged,
     numbers_of,
     same_batches,
+    times_of,
 )
 from dlrun.verify.checks.plateaus import plateaus
 from dlrun.verify.checks.reached import folds_left, unshown
@@ -252,14 +253,16 @@ class Frozen:
         turned = [self.runs.frozen(self.fewer * each, few, self._loaders, turn, **more) for turn in turns]
         if any(run.error or run.hung for run in turned):
             return replace(found, other=(), loose=(*found.loose, *found.other))
-        singles = [numbers_of(run) for run in (pair[0], *turned)]
+        singles = [numbers_of(run) | times_of(run) for run in (pair[0], *turned)]
         found = explained(found, singles)
         if not found.other and not found.loose:
             return found
         own = self.runs.frozen(each, few, self._loaders, stride=self.fewer, own_gradients=True, **more)
         if own.error or own.hung:
             return found
-        return of_gradients(found, numbers_of(own), singles, accumulated=window(self.serial.root)[0] > 1)
+        return of_gradients(
+            found, numbers_of(own) | times_of(own), singles, accumulated=window(self.serial.root)[0] > 1
+        )
 
 
 def how_far(trace: Trace) -> str:

@@ -49,12 +49,15 @@ def status(serial: Run, ported: Run, *turned: Run) -> tuple[str, str]:
         ("loss 0.51234", "loss 0.51235", ""),
         ("best 0.6", "best 0.6600000000000001", "shown-otherwise"),
         ("best 0.6", "best 0.7", "shown-otherwise"),
+        ("loss 0.01", "loss 0.02", "shown-n-fold"),
+        ("loss 0.51", "loss 0.52", ""),
         ("rate 0.1, loss 0.5", "rate 0.2, loss 0.5", ""),  # scaled as was promised
         ("took 3.25 s, loss 0.5", "took 4.75 s, loss 0.5", ""),
         ("elapsed_time: 3.25, time_s 8 loss 0.5", "elapsed_time: 4.75, time_s 9 loss 0.5", ""),
         ("lr: 0.0123, 38 MB, loss 0.5", "lr: 0.0246, 40 MB, loss 0.5", ""),
         ("lr 0.1, loss 0.5", "lr 0.4, loss 0.5", "shown-otherwise"),  # scaled twice where it is shown
         ("lr 0.1, loss 0.5", "lr 0.03, loss 0.5", ""),
+        ('"lr": 0.075, "loss": 0.5', '"lr": 0.3, "loss": 0.5', "shown-otherwise"),  # the ranks have 0.2
     ],
 )
 def test_numbers_between_epochs_are_the_serial_ones_to_rounding(serial: str, port: str, fault: str) -> None:
@@ -83,6 +86,25 @@ def test_the_part_of_an_epoch_beside_each_batch_is_that_of_any_that_the_ranks_ta
     )
     port = each([f"at {part} loss {loss}" for part, loss in zip(parts, (4.0, 5.0), strict=True)])
     assert status(serial, port, turned)[0] == found
+
+
+@pytest.mark.parametrize(
+    ("line", "first", "second", "due", "fault"),
+    [
+        ("error {}", "0.12345 s", "0.12345 s", "0.12345 s", ""),
+        ("error {}", "0.12345 s", "0.12345 s", "0.24690 s", "shown-n-fold"),
+        ("top1:{}", "0.53125", "0.53125", "0.26562", "shown-in-part"),
+        ("speed {}", "3.21071", "3.21071", "3.30000", "shown-otherwise"),
+        ("took {}", "0.12345 s", "0.12431 s", "0.24690 s", ""),
+        ("took {}", "0.1 s", "0.1 s", "0.2 s", ""),  # so few digits may be the same by chance
+        ("at {}", "12:15:27", "12:15:27", "12:15:31", ""),
+        ("took {}", "980.123 ms", "980.123 ms", "1.021 s", ""),  # in another unit
+    ],
+)
+def test_what_two_serial_runs_have_alike_is_no_time_that_passes(line, first, second, due, fault) -> None:
+    one, two = (run(trained(4, *[line.format(each)] * 2)) for each in (first, second))
+    check = judged(compared(one, run(trained(2, *[line.format(due)] * 2), []), 2, (one, two)), 2, "")
+    assert (check.fault if check else "") == fault
 
 
 def test_the_mean_of_all_ranks_last_batches_is_right_and_one_ranks_is_not() -> None:
