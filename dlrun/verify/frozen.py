@@ -10,7 +10,7 @@ from dlrun.verify.checks import loaders, ranks
 from dlrun.verify.checks.cadence import cadence
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.data import batch_factor, training, window
-from dlrun.verify.checks.ends import ends_elsewhere, exits
+from dlrun.verify.checks.ends import ends_elsewhere, exits, finished
 from dlrun.verify.checks.folds import folds
 from dlrun.verify.checks.iterations import turns
 from dlrun.verify.checks.later import later
@@ -24,6 +24,7 @@ from dlrun.verify.checks.numbers import (
     numbers_of,
     same_batches,
     times_of,
+    unread,
 )
 from dlrun.verify.checks.plateaus import plateaus
 from dlrun.verify.checks.reached import folds_left, unshown
@@ -241,7 +242,8 @@ class Frozen:
             return check
         elsewhere = ends_elsewhere(*pair)
         left = _uncompared(pair[0], elsewhere) if elsewhere else []
-        return exits(*pair) or next(iter(left), check)
+        files = unread(*pair) if all(finished(each.root) for each in pair) else None
+        return exits(*pair) or next(iter(left), None) or files or check
 
     def _compared(self, pair: tuple[Run, Run], each: int, few: int) -> Compared:
         """Compare two runs; further runs tell what follows from the last batch, or from gradients."""
@@ -267,13 +269,12 @@ class Frozen:
 
 def how_far(trace: Trace) -> str:
     """Return how far a run came: its steps, its epochs where their loop was ended from outside, and the end."""
-    finished = (trace.last("end") or {"how": ""})["how"] == "finished"
     left, epochs = trace.first("ended"), sum(epoch.complete for epoch in training(trace))
     every = next(
         (e["values"][TURNS] for e in trace.all("decision") if left and e.at == left.at and TURNS in e["values"]), 0
     )
     of = f", {epochs} of {every:g} epochs" if left and left["turns"] == epochs < every else ""
-    return f"in {len(trace.steps)} steps{of}" + ", to the end of the script" * finished
+    return f"in {len(trace.steps)} steps{of}" + ", to the end of the script" * finished(trace)
 
 
 def _steps_of_turn(run: Run) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sqlite3
 import struct
 from collections.abc import Sequence
@@ -13,10 +14,11 @@ from by_hand import event, optimizer, run, step
 
 from dlrun.port import port
 from dlrun.verify.checks.lines import line_by_line
-from dlrun.verify.checks.numbers import compared, judged, numbers_of
+from dlrun.verify.checks.numbers import compared, judged, numbers_of, unread
 from dlrun.verify.checks.turned import averaged, explained
+from dlrun.verify.runs import _texts
 from dlrun.verify.trace import Event, Run
-from dlrun.verify.written import numbers_in
+from dlrun.verify.written import holds_same, numbers_in
 
 
 def trained(batches: int, *lines: str, within: Sequence[str] = (), lr: float = 0.1) -> list[Event]:
@@ -211,6 +213,46 @@ def test_numbers_in_tables_of_a_database_are_compared_with_their_places(tmp_path
     found = compared(*runs, 2)
     assert [pair.key for pair in found.other] == [("l.db", "log[0].loss", "")]
     assert found.same == 2  # the length and the epoch
+
+
+def test_files_whose_numbers_are_not_read_are_told_where_they_differ(tmp_path: Path) -> None:
+    pdf = b"%PDF /CreationDate (D:2026{}) \xff {}"
+    held = {
+        "curve.png": (b"\x89PNG\xff1", b"\x89PNG\xff2"),
+        "same.png": (b"\x89PNG\xff1",) * 2,
+        "dated.pdf": tuple(pdf.replace(b"{}", day, 1) for day in (b"01", b"02")),
+        "model.pt": (b"PK\x03\x04 data.pkl \xff1", b"PK\x03\x04 data.pkl \xff2"),
+        "kept.pkl": (b"\x80\x041", b"\x80\x042"),
+        "weights.h5": (b"\x89HDF layer_names \xff1", b"\x89HDF layer_names \xff2"),
+    }
+    runs = []
+    for number, folder in enumerate((tmp_path / "serial", tmp_path / "ranks")):
+        folder.mkdir()
+        for name, contents in held.items():
+            (folder / name).write_bytes(contents[number])
+        runs.append(run(trained(2), written={name: folder / name for name in held}))
+    check = unread(*runs)
+    assert check is not None
+    assert check.finding.startswith("curve.png holds")
+
+
+def test_pictures_whose_pixels_differ_by_rounding_are_the_same(tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image", reason="Matplotlib is not installed: pip install matplotlib")
+    numpy = pytest.importorskip("numpy")
+    for name, grey in (("a.png", 0.5), ("b.png", 0.505), ("c.png", 0.7)):
+        pixels = numpy.full((4, 4, 3), 0.5)
+        pixels[0, 0] = grey
+        image.imsave(str(tmp_path / name), pixels)
+    a, b, c = (tmp_path / f"{name}.png" for name in "abc")
+    assert (holds_same(a, b), holds_same(a, c)) == (True, False)
+
+
+def test_numbers_in_compressed_text_are_read(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "log.json.gz", "wt") as file:
+        file.write('{"loss": 0.25}')
+    (tmp_path / "broken.gz").write_bytes(b"\x1f\x8b no")
+    texts = _texts({path.name: path for path in tmp_path.iterdir()})
+    assert texts == {"log.json.gz": '{"loss": 0.25}'}
 
 
 def scalar(tag: str, value: float) -> bytes:

@@ -12,10 +12,10 @@ FINE = "0"  # the exit code of a script that ends by itself
 
 def exits(serial: Run, run: Run) -> Check | None:
     """Return a check that failed because a rank ends with another exit code, or by an assertion; None of none."""
-    if not (_finished(serial.root) and run.whole):
+    if not (finished(serial.root) and run.whole):
         return None
     due = _code(serial.root)
-    other = next((trace for trace in run.traces if _code(trace) != due and _finished(trace)), None)
+    other = next((trace for trace in run.traces if _code(trace) != due and finished(trace)), None)
     if other is None:
         return None
     finding = f"rank {other.rank} {_ends(_code(other))}, and the serial script {_ends(due)}, with the same parameters"
@@ -28,7 +28,7 @@ def ends_elsewhere(serial: Run, run: Run) -> str:
 
     One whose epochs were ended from outside would have gone on.
     """
-    if not (_finished(serial.root) and _finished(run.root)):
+    if not (finished(serial.root) and finished(run.root)):
         return ""
     one, other = (sum(epoch.complete for epoch in training(each.root)) for each in (serial, run))
     n = len(run.traces)
@@ -42,7 +42,8 @@ def ends_elsewhere(serial: Run, run: Run) -> str:
     return ""
 
 
-def _finished(trace: Trace) -> bool:
+def finished(trace: Trace) -> bool:
+    """Whether a script came to its end."""
     return bool((trace.last("end") or {"how": ""})["how"] == "finished")
 
 

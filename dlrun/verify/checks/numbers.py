@@ -20,7 +20,7 @@ from dlrun.verify.checks.output import BAR, DURATION, NUMBER, close, is_time, sh
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, failed, passed, unjudged
-from dlrun.verify.written import numbers_in, said
+from dlrun.verify.written import holds_same, numbers_in, said
 
 NAME = "every number"
 TODO = {
@@ -100,8 +100,8 @@ def compared(serial: Run, run: Run, fewer: int, again: Sequence[Run] = ()) -> Co
     """
     mine, theirs = numbers_of(serial), numbers_of(run)
     measured = steady([times_of(each) for each in again])
-    for numbers, each in ((mine, serial), (theirs, run)):
-        numbers |= {key: found for key, found in times_of(each).items() if key in measured}
+    mine |= {key: numbers for key, numbers in times_of(serial).items() if key in measured}
+    theirs |= {key: numbers for key, numbers in times_of(run).items() if key in measured}
     loose = varying([numbers_of(each) for each in again])
     rates = [{f"{lr:.4g}" for step in r.root.steps for lr in step.lr} for r in (serial, run)]
     epochs = sum(epoch.complete for epoch in serial.root.epochs if epoch.trains) + 1
@@ -361,6 +361,21 @@ def judged(found: Compared, n: int, far: str) -> Check | None:
         return unjudged(NAME, f"{finding}: {found.same} numbers are the serial script's, but of this nothing is told")
     said = f"{found.same} numbers that are shown, saved or decided by between epochs are the serial script's"
     return passed(NAME, f"{said}, with the same parameters, {far}")
+
+
+def unread(serial: Run, run: Run) -> Check | None:
+    """Name a file whose numbers are not read, such as a picture, and of which ranks make another; None of none."""
+    others = [
+        name
+        for name, file in serial.written.items()
+        if name in run.written and name not in serial.texts and name not in run.texts
+        if not holds_same(file, run.written[name])
+    ]
+    if not others:
+        return None
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    finding = f"{others[0]}{more} holds something else than the serial script's, with the same parameters, after the "
+    return unjudged(NAME, f"{finding}same batches: what, is not read", "look at what is drawn or written there")
 
 
 def _wrong(found: Compared, n: int) -> Check:
