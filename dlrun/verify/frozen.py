@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dlrun.verify.checks import loaders, ranks
+from dlrun.verify.checks.bounds import bounds
 from dlrun.verify.checks.cadence import cadence
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.data import batch_factor, training, window
@@ -219,7 +220,7 @@ class Frozen:
     def _together(self, one: Run, other: Run) -> Check | None:
         """Return a check that failed because ranks decide by numbers of their own, or do not go on as they began."""
         found = [ranks.steps(other), choices(self.serial, self.again, other), later(one, other)]
-        found += [moved(self.sharded, other), throughout(one, other, self.sharded)]
+        found += [moved(self.sharded, other), throughout(one, other, self.sharded), bounds(one, other)]
         if not ((length := turns(self.serial, self.sharded)) and length.fault):
             found += [cadence(one, other, self.fewer), plateaus(one, other, self.fewer)]
         return next((check for check in found if check and check.status == "failed"), None)

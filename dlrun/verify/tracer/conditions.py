@@ -15,6 +15,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from dlrun.verify.tracer.bounds import ORDERS, bounds_in, numbers
 from dlrun.verify.tracer.changes import CHANGE, changing
 from dlrun.verify.tracer.endings import BATCHES, batched, counted, ended
 from dlrun.verify.tracer.leaving import LEAVES, asked, leaving
@@ -42,7 +43,6 @@ TRAINING = {
 }
 COMPUTING = {"backward", "gradient"}  # what ranks may do as often as each likes
 KEEPS = {"deepcopy", "get_weights", "state_dict"}  # and what begins with save
-ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def watched(source: str, filename: str, ends: bool = False) -> Any:
@@ -133,7 +133,13 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
     parts: dict[str, Any] = {}
     come_to = set[str]()
 
-    def report(kind: str, text: str, condition: Any, operands: Callable[[], dict[str, Any]] | None = None) -> Any:
+    def report(
+        kind: str,
+        text: str,
+        condition: Any,
+        operands: Callable[[], dict[str, Any]] | None = None,
+        bounds: Callable[[], dict[str, Any]] | None = None,
+    ) -> Any:
         if kind == BATCHES:
             return ended(recorder, condition)
         if kind == REACHED:
@@ -164,6 +170,7 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
             if ranks := [n for n, value in given.items() if isinstance(value, Whole) or n.endswith("()")]:
                 facts["ranks"] = ranks
             facts |= {"taken": True} if kind == CHANGE and condition is True else {}
+            facts |= {"bounds": compared} if bounds and (compared := numbers(bounds)) else {}
             noted = "decision" if kind in (SINGLE, LEAVES) else kind
             recorder.note(noted, what=text, values=values, statistics=recorder.statistics(), **facts)
         return condition
@@ -191,7 +198,8 @@ class _Insert(ast.NodeTransformer):
             values = ast.Dict([ast.Constant(n) for n in names], [ast.parse(n, mode="eval").body for n in names])
             nothing = ast.arguments([], [], None, [], [], None, [])
             kind, text = ast.Constant(self._kinds[node.lineno]), ast.Constant(ast.unparse(node.test))
-            call: list[ast.expr] = [kind, text, _Parts(self._dl).visit(node.test), ast.Lambda(nothing, values)]
+            bounds = ast.Lambda(nothing, bounds_in(node.test))
+            call: list[ast.expr] = [kind, text, _Parts(self._dl).visit(node.test), ast.Lambda(nothing, values), bounds]
             node.test = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), call, []), node.test)
         return node
 
