@@ -17,7 +17,7 @@ from typing import Any
 
 from dlrun.verify.tracer.bounds import ORDERS, bounds_in, numbers
 from dlrun.verify.tracer.changes import CHANGE, changing
-from dlrun.verify.tracer.endings import BATCHES, batched, counted, ended
+from dlrun.verify.tracer.endings import BATCHES, UNTIL, batched, counted, ended, goes_on
 from dlrun.verify.tracer.leaving import LEAVES, asked, leaving
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.sinks import marked
@@ -60,7 +60,7 @@ def watched(source: str, filename: str, ends: bool = False) -> Any:
     kinds |= dict.fromkeys((line for line in counting(tree, (ast.While,)) if line in kinds), LEAVES)
     kinds |= dict.fromkeys(stepping, "decision")
     kinds |= dict.fromkeys(stepping & counted(tree, counting(tree, Loop)), SINGLE)
-    loops = batched(tree, stepping) | (stepping if ends else set())
+    loops = batched(tree, stepping) | (counting(tree, (ast.For, ast.While)) if ends else set())
     inserted = _Insert(kinds, faces(tree), loops).visit(tree)
     marked(inserted, WATCH, REACHED)
     return compile(ast.fix_missing_locations(inserted), filename, "exec")
@@ -131,7 +131,7 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
     """Return the function that the watched conditions call."""
 
     parts: dict[str, Any] = {}
-    come_to = set[str]()
+    come_to, asked_last = set[str](), dict[str, tuple[int, int]]()
 
     def report(
         kind: str,
@@ -142,6 +142,8 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
     ) -> Any:
         if kind == BATCHES:
             return ended(recorder, condition)
+        if kind == UNTIL:
+            return goes_on(recorder, asked_last, text, condition)
         if kind == REACHED:
             if text not in come_to:
                 come_to.add(text)
@@ -203,7 +205,16 @@ class _Insert(ast.NodeTransformer):
             node.test = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), call, []), node.test)
         return node
 
-    visit_If = visit_While = _visit  # noqa: N815
+    visit_If = _visit  # noqa: N815
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        """Report the condition; end the loop when all steps are made, but for one that has no condition."""
+        constant = isinstance(node.test, ast.Constant)
+        self._visit(node)
+        if node.lineno in self._batches and not constant:
+            given: list[ast.expr] = [ast.Constant(UNTIL), ast.Constant(str(node.lineno)), node.test]
+            node.test = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), given, []), node.test)
+        return node
 
     def visit_For(self, node: ast.For) -> ast.AST:
         """Report the length of a range; end a loop through batches when all steps are made."""
