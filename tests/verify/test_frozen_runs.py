@@ -112,6 +112,16 @@ def test_what_all_ranks_give_their_models_alike_counts_once_among_batches() -> N
     assert not same_batches(run(rank("a", "a")), run(rank("a"), rank("a")))  # all ranks do the same work
 
 
+def test_without_a_module_batches_are_told_by_their_losses() -> None:
+    def rank(*losses: float) -> list[Event]:
+        made = [[event("backward", loss=loss), step(k, 0.9)] for k, loss in enumerate(losses, 1)]
+        return [optimizer(), *(each for pair in made for each in pair)]
+
+    serial = run(rank(0.5, 0.25, 0.125, 1.0))
+    assert same_batches(serial, run(rank(0.5, 0.125), rank(0.25, 1.0)))
+    assert not same_batches(serial, run(rank(0.5, 0.125), rank(0.25, 0.75)))
+
+
 def test_of_other_batches_it_is_said_that_numbers_are_not_compared() -> None:
     assert found(["rows 8"], "rows 8", others=True)[0] == "open"
 

@@ -148,13 +148,15 @@ def same_batches(serial: Run, run: Run) -> bool:
     """Whether the ranks have trained on the serial script's batches, each on one of them.
 
     Where no loader gives them, they are what the models were given for each step. What all ranks give them alike, as
-    the beginning of a text that is shown, counts as one rank's.
+    the beginning of a text that is shown, counts as one rank's. Where there is no module, batches are told by their
+    losses, which follow from them while the parameters stay.
     """
     if any(epoch.trains for epoch in serial.root.epochs):
         mine, theirs = (Counter(h for trace in each.traces for h in _read(trace)) for each in (serial, run))
         return bool(mine) and mine == theirs
-    mine = Counter(_given(serial.root))
-    each_rank = [Counter(_given(trace)) for trace in run.traces]
+    by = _given if any(_given(serial.root)) else _losses
+    mine = Counter(by(serial.root))
+    each_rank = [Counter(by(trace)) for trace in run.traces]
     alike = functools.reduce(operator.and_, each_rank)
     return bool(mine) and mine == sum((given - alike for given in each_rank), alike)
 
@@ -168,6 +170,11 @@ def _read(trace: Trace) -> Iterator[str]:
 
 def _given(trace: Trace) -> Iterator[str]:
     return (event["hash"] for step in trace.steps for event in step.before if event.kind == "forward")
+
+
+def _losses(trace: Trace) -> Iterator[str]:
+    made = (event for step in trace.steps for event in step.before if event.kind == "backward")
+    return (f"{loss:.9g}" for event in made if (loss := event.facts.get("loss")) is not None)
 
 
 def paired(ones: Sequence[Number], twos: Sequence[Number], fewer: int) -> list[tuple[int, Number, Number]]:
