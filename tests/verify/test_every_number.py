@@ -15,7 +15,7 @@ from by_hand import event, optimizer, run, step
 from dlrun.port import port
 from dlrun.verify.checks.lines import line_by_line
 from dlrun.verify.checks.numbers import compared, judged, numbers_of, unread
-from dlrun.verify.checks.turned import averaged, explained
+from dlrun.verify.checks.turned import averaged, explained, of_gradients
 from dlrun.verify.runs import _texts
 from dlrun.verify.trace import Event, Run
 from dlrun.verify.written import holds_same, numbers_in
@@ -122,6 +122,13 @@ def test_the_mean_of_all_ranks_last_batches_is_right_and_one_ranks_is_not() -> N
     port = run(*([*trained(2, "loss 0.8000"), each] for each in mean))
     left = compared(run(trained(4, "loss 0.7000")), port, 2)
     assert left.other and not averaged(left, port).other
+
+
+def test_a_row_of_a_file_that_is_written_in_the_end_is_no_other_row_of_it() -> None:
+    serial, own = (run(trained(k), texts={"log.csv": f"0,0.341\n1,{last}\n"}) for k, last in ((4, 0.341), (2, 0.17)))
+    found = compared(serial, own, 2)
+    assert [pair.port.digits for pair in found.other] == ["0.17"]
+    assert of_gradients(found, numbers_of(own), [numbers_of(serial)] * 2).other == found.other
 
 
 def test_a_number_that_the_port_shows_nowhere_or_elsewhere_is_not_proved() -> None:
