@@ -17,7 +17,7 @@ from dlrun.verify.checks.bounds import bounds
 from dlrun.verify.checks.ranks import steps
 from dlrun.verify.trace import Event
 from dlrun.verify.tracer.changes import CHANGE, changing
-from dlrun.verify.tracer.conditions import WATCH, choosing, counting, deciding, watch, watched
+from dlrun.verify.tracer.conditions import WATCH, choosing, counting, deciding, exiting, watch, watched
 from dlrun.verify.tracer.leaving import leaving
 from dlrun.verify.tracer.syntax import Loop
 from dlrun.verify.tracer.told import Whole
@@ -207,6 +207,13 @@ def test_ranks_compare_with_the_bounds_of_the_serial_script(serial, port, fault)
 
     check = bounds(run(decided(*serial, "x < 1")), run(decided(*port, "x < 1 * n"), decided(*port, "x < 1 * n")))
     assert (check.fault if check else "") == fault
+
+
+def test_a_condition_under_which_a_script_exits_is_watched() -> None:
+    source = (
+        "if best < 0.5:\n    sys.exit(3)\nif best < 0.4:\n    raise SystemExit('poor')\nif best < 1:\n    print(best)\n"
+    )
+    assert exiting(ast.parse(source)) == {1, 3}
 
 
 def test_a_condition_that_chooses_what_is_saved_is_watched_and_one_that_saves_now_and_then_is_not() -> None:

@@ -55,7 +55,7 @@ def watched(source: str, filename: str, ends: bool = False) -> Any:
     functions = _training_functions(tree, TRAINING - COMPUTING)
     kinds = dict.fromkeys(choosing(tree), "choice")
     kinds |= dict.fromkeys(changing(tree, counting(tree, Loop), functions), CHANGE)
-    kinds |= dict.fromkeys(deciding(tree), "decision")
+    kinds |= dict.fromkeys(deciding(tree) | exiting(tree), "decision")
     kinds |= dict.fromkeys(leaving(tree, counting(tree, Loop)), LEAVES)
     kinds |= dict.fromkeys((line for line in counting(tree, (ast.While,)) if line in kinds), LEAVES)
     kinds |= dict.fromkeys(stepping, "decision")
@@ -120,6 +120,22 @@ def deciding(tree: ast.Module) -> set[int]:
         found, grown = found + more, bool(more)
         reads |= {key for node in more for key in _keys(names_in(node.test, dl), home.get(node))}
     return {node.lineno for node in found}
+
+
+def exiting(tree: ast.Module) -> set[int]:
+    """Return the lines of the conditions that compare by size and under which the script exits, with a code of its own.
+
+    As one that has not come to an accuracy.
+    """
+    compares = [n for n in ast.walk(tree) if isinstance(n, ast.If) and _compares(n.test)]
+    return {n.lineno for n in compares if any(_exits(part) for line in (*n.body, *n.orelse) for part in ast.walk(line))}
+
+
+def _exits(node: ast.AST) -> bool:
+    made = node.exc if isinstance(node, ast.Raise) else None
+    raised = made.func if isinstance(made, ast.Call) else made
+    calls = isinstance(node, ast.Call) and callee(node) in {"exit", "quit"}
+    return calls or (isinstance(raised, ast.Name) and raised.id == "SystemExit")
 
 
 def _keys(names: set[str], scope: int | None) -> set[tuple[int | None, str]]:
