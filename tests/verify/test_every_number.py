@@ -131,6 +131,12 @@ def test_a_row_of_a_file_that_is_written_in_the_end_is_no_other_row_of_it() -> N
     assert of_gradients(found, numbers_of(own), [numbers_of(serial)] * 2).other == found.other
 
 
+def test_a_batch_that_is_read_where_a_run_is_stopped_was_not_trained_on() -> None:
+    stopped = [event("batch", epoch=0, indices=[9], hash="9"), event("end", how="stopped")]
+    serial, port = (run([*trained(count), *stopped], texts={"log.txt": "loss 0.5\n"}) for count in (4, 2))
+    assert (compared(serial, port, 2).same, compared(serial, port, 2).unpaired) == (1, ())
+
+
 def test_a_number_that_the_port_shows_nowhere_or_elsewhere_is_not_proved() -> None:
     serial = run(trained(4, "loss 0.5", "rows 36"))
     assert status(serial, run(trained(2, "loss 0.5", "rows 36")))[0] == "passed"

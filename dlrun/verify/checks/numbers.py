@@ -275,7 +275,10 @@ def _of_values(event: Event, batches: int, within: bool) -> Iterator[tuple[Key, 
 
 def _of_files(run: Run, times: bool) -> Iterator[tuple[Key, Number]]:
     training = {event["epoch"] for event in run.root.all("trains")}
-    batches = sum(event["epoch"] in training for event in run.root.all("batch"))
+    stopped = (run.root.last("end") or {"how": ""})["how"] == "stopped"
+    # One that is stopped has read a batch, as of the next phase of a training, that it made no step of.
+    events = [event for step in run.root.steps for event in step.before] if stopped else run.root.events
+    batches = sum(event.kind == "batch" and event["epoch"] in training for event in events)
     batches = batches or sum(step.optimizer == 0 for step in run.root.steps)
     for name, text in run.texts.items():
         counts = Counter(words for line in text.splitlines() for words, place, *_ in in_line(line) if place == "0")
