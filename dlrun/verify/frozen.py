@@ -7,9 +7,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dlrun.verify.checks import loaders, ranks
+from dlrun.verify.checks.bounds import bounds
 from dlrun.verify.checks.cadence import cadence
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.data import batch_factor, training, window
+from dlrun.verify.checks.ends import ends_elsewhere, exits, finished
 from dlrun.verify.checks.folds import folds
 from dlrun.verify.checks.iterations import turns
 from dlrun.verify.checks.later import later
@@ -22,6 +24,8 @@ from dlrun.verify.checks.numbers import (
     judged,
     numbers_of,
     same_batches,
+    times_of,
+    unread,
 )
 from dlrun.verify.checks.plateaus import plateaus
 from dlrun.verify.checks.reached import folds_left, unshown
@@ -32,8 +36,9 @@ from dlrun.verify.checks.tails import tail_of, tails
 from dlrun.verify.checks.throughout import throughout
 from dlrun.verify.checks.turned import averaged, explained, of_gradients
 from dlrun.verify.checks.whole import is_eager
-from dlrun.verify.longer import seconds_of_step
-from dlrun.verify.trace import Run
+from dlrun.verify.longer import seconds_of_epoch, seconds_of_step
+from dlrun.verify.trace import Run, Trace
+from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.tracer.recorder import UNCUT
 from dlrun.verify.verdict import Check, unjudged
 
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
 STEPS = 256  # serial ones: as many as most scripts show something in
 SECONDS = 10.0  # that these may take
 MORE = 8  # batches of each rank beside a tail, so that it decides on no mean
-BATCHES, EPOCHS = 3, 4  # of each rank in a loader that is cut, and how often they are gone through
+BATCHES, EPOCHS = 3, 12  # of each rank in a loader that is cut, and how often they are gone through: patience ends
 ROUNDS = 10  # models that are trained one after the other, as in folds
 SLOW = "take longer here than is left; a larger --budget may come to it"
 OTHERS = "the ranks take other batches than the serial script: only numbers that are n times its own are told"
@@ -116,7 +121,8 @@ class Frozen:
         few, epoch = BATCHES * batches, BATCHES * steps
         twice = 2 * epoch
         at_all = int(self.runs.seconds(self.runs.job.budget) / self._slowest / self.fewer)
-        each = max(self.runs.job.steps, epoch, min(max(2, EPOCHS // steps), affordable // epoch) * epoch)
+        epochs = min(max(2, EPOCHS // steps), affordable // epoch, self._affordable_epochs())
+        each = max(self.runs.job.steps, epoch, epochs * epoch)
         each = max(each, twice) if twice <= at_all else each
         one, other = self._pair(each, few)
         if each < twice and other.root.first("ended"):
@@ -185,6 +191,11 @@ class Frozen:
         found = seldom(script.read_text(errors="replace"), script.name, one, other) if self.fewer > 1 else None
         return found if one in self.serial_runs else None
 
+    def _affordable_epochs(self) -> int:
+        """Return how many epochs, of a few batches and with all that comes between them, may be gone through."""
+        slowest = max(seconds_of_epoch(self.serial), seconds_of_epoch(self.sharded), 1e-9)
+        return int(self.runs.seconds(SECONDS) / slowest)
+
     def _affordable_rounds(self, each: int) -> int:
         """Return how often so many steps of each rank can be made, for one fold after another."""
         affordable = int(self.runs.seconds(self.runs.job.budget) / self._slowest / self.fewer)
@@ -209,7 +220,7 @@ class Frozen:
     def _together(self, one: Run, other: Run) -> Check | None:
         """Return a check that failed because ranks decide by numbers of their own, or do not go on as they began."""
         found = [ranks.steps(other), choices(self.serial, self.again, other), later(one, other)]
-        found += [moved(self.sharded, other), throughout(one, other, self.sharded)]
+        found += [moved(self.sharded, other), throughout(one, other, self.sharded), bounds(one, other)]
         if not ((length := turns(self.serial, self.sharded)) and length.fault):
             found += [cadence(one, other, self.fewer), plateaus(one, other, self.fewer)]
         return next((check for check in found if check and check.status == "failed"), None)
@@ -223,12 +234,17 @@ class Frozen:
         noise = any(step.drew for step in self.serial.root.steps)  # dealt to whole batches
         alike = not noise if self.fewer == 1 or self.fits else same_batches(*pair)  # Keras weighs by samples
         if not alike:
-            return next(iter(_uncompared(pair[0], _ends_elsewhere(*pair) or OTHERS)), None)
-        finished = (pair[1].root.last("end") or {"how": ""})["how"] == "finished"
-        far = f"in {len(pair[1].root.steps)} steps" + ", to the end of the script" * finished
+            return next(iter(_uncompared(pair[0], ends_elsewhere(*pair) or OTHERS)), None)
+        far = how_far(pair[1].root)
         found = self._compared(pair, each, few)
         self.known |= found.known
-        return judged(found, len(pair[1].traces), far)
+        check = judged(found, len(pair[1].traces), far)
+        if check and check.status == "failed":
+            return check
+        elsewhere = ends_elsewhere(*pair)
+        left = _uncompared(pair[0], elsewhere) if elsewhere else []
+        files = unread(*pair) if all(finished(each.root) for each in pair) else None
+        return exits(*pair) or next(iter(left), None) or files or check
 
     def _compared(self, pair: tuple[Run, Run], each: int, few: int) -> Compared:
         """Compare two runs; further runs tell what follows from the last batch, or from gradients."""
@@ -240,23 +256,26 @@ class Frozen:
         turned = [self.runs.frozen(self.fewer * each, few, self._loaders, turn, **more) for turn in turns]
         if any(run.error or run.hung for run in turned):
             return replace(found, other=(), loose=(*found.loose, *found.other))
-        singles = [numbers_of(run) for run in (pair[0], *turned)]
+        singles = [numbers_of(run) | times_of(run) for run in (pair[0], *turned)]
         found = explained(found, singles)
         if not found.other and not found.loose:
             return found
         own = self.runs.frozen(each, few, self._loaders, stride=self.fewer, own_gradients=True, **more)
         if own.error or own.hung:
             return found
-        return of_gradients(found, numbers_of(own), singles, accumulated=window(self.serial.root)[0] > 1)
+        return of_gradients(
+            found, numbers_of(own) | times_of(own), singles, accumulated=window(self.serial.root)[0] > 1
+        )
 
 
-def _ends_elsewhere(serial: Run, run: Run) -> str:
-    """Return that both scripts came to their end, after other numbers of epochs; empty if not."""
-    if any((each.root.last("end") or {"how": ""})["how"] != "finished" for each in (serial, run)):
-        return ""
-    one, other = (sum(epoch.complete for epoch in training(each.root)) for each in (serial, run))
-    ends = f"with the same parameters {len(run.traces)} ranks end after {other} epochs, the serial script after {one}"
-    return ends if one != other else ""
+def how_far(trace: Trace) -> str:
+    """Return how far a run came: its steps, its epochs where their loop was ended from outside, and the end."""
+    left, epochs = trace.first("ended"), sum(epoch.complete for epoch in training(trace))
+    every = next(
+        (e["values"][TURNS] for e in trace.all("decision") if left and e.at == left.at and TURNS in e["values"]), 0
+    )
+    of = f", {epochs} of {every:g} epochs" if left and left["turns"] == epochs < every else ""
+    return f"in {len(trace.steps)} steps{of}" + ", to the end of the script" * finished(trace)
 
 
 def _steps_of_turn(run: Run) -> int:

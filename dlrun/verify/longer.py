@@ -50,3 +50,10 @@ def seconds_of_step(run: Run) -> float:
     """
     clocks = [event.clock for event in run.root.all("step")]
     return median(b - a for a, b in pairwise(clocks)) if len(clocks) > 1 else 0.0
+
+
+def seconds_of_epoch(run: Run) -> float:
+    """Return how long the longest epoch of rank 0 takes, with the evaluation behind it; 0 where there are no two."""
+    trained = {event["epoch"] for event in run.root.all("trains")}
+    clocks = [event.clock for event in run.root.all("epoch") if event["epoch"] in trained]
+    return max((b - a for a, b in pairwise(clocks)), default=0.0)

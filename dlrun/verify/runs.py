@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 import os
 import re
 import shutil
@@ -11,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +29,7 @@ from dlrun.verify.warming import Warm
 TRACER = Path(__file__).parent / "tracer" / "__main__.py"
 START = 120.0  # seconds in which a rank has to start
 TEXT = 1 << 18  # bytes of a text file that is read at most
+OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 NO_MPI = re.compile(r"MPIDI?_\w*[Ii]nit|internal_Init")  # in the stack that MPICH prints as it ends a process
 QUICK = 6.0  # seconds in which a rank leaves its last events
 NEED_ALL = (
@@ -138,12 +143,13 @@ def _written(trace: Trace, place: Path) -> dict[str, Path]:
 
 
 def _texts(written: Mapping[str, Path]) -> dict[str, str]:
-    """Return the text of those files that are text, small ones alone."""
+    """Return the text of those files that are text, be it compressed; small ones alone."""
     found = {}
     for way, path in written.items():
+        errors = suppress(UnicodeDecodeError, OSError, EOFError, lzma.LZMAError, zlib.error)
         if path.stat().st_size <= TEXT:
-            with suppress(UnicodeDecodeError):
-                found[way] = path.read_text(encoding="utf-8")
+            with errors, OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+                found[way] = file.read(TEXT)
     return found
 
 

@@ -1,8 +1,12 @@
-"""The numbers in files that a run has written: NumPy's arrays, TensorBoard's events, SQLite's tables; with places."""
+"""The numbers in files that a run has written: NumPy's arrays, TensorBoard's events, SQLite's tables; with places.
+
+Of other files, such as pictures, whether two hold the same.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 import struct
 from collections import Counter
@@ -12,6 +16,9 @@ from pathlib import Path
 
 LARGEST = 1 << 22  # bytes of a file that is read
 DATABASE = b"SQLite format 3\0"
+DATED = re.compile(rb"/(?:Creation|Mod)Date ?\([^)]*\)")  # in a PDF
+NEAR = 3 / 255  # so far apart may two pixels be by rounding: a line is drawn across parts of them
+MODELS = (b"keras_version", b"layer_names", b"saved_model", b"_CHECKPOINTABLE_OBJECT_GRAPH")  # beside weights
 MOST = 2000  # numbers of a file that are read
 Place = tuple[str, float, int]  # what the number is called in its file, the number, and how many rows there are
 
@@ -31,6 +38,36 @@ def numbers_in(file: Path) -> list[Place]:
         elif file.read_bytes()[: len(DATABASE)] == DATABASE:
             found = list(_of_database(file))
     return found[:MOST]
+
+
+def holds_same(one: Path, other: Path) -> bool:
+    """Whether two files hold the same as far as can be told: of those whose numbers are known elsewhere, they do.
+
+    Those are NumPy's, TensorBoard's, SQLite's, and what is pickled, with models and what is beside them.
+    """
+    heads = [file.read_bytes()[:LARGEST] if file.is_file() else b"" for file in (one, other)]
+    if not all(heads) or any(map(_is_known, (one, other), heads)):
+        return True
+    return DATED.sub(b"", heads[0]) == DATED.sub(b"", heads[1]) or _looks_same(one, other)
+
+
+def _is_known(file: Path, head: bytes) -> bool:
+    read = file.suffix in (".npy", ".npz", ".keras", ".index") or "tfevents" in file.name or ".data-" in file.name
+    pickled = head[:1] == b"\x80" or (
+        head[:4] == b"PK\x03\x04" and b"data.pkl" in head
+    )  # torch.save() makes an archive
+    return read or pickled or head[: len(DATABASE)] == DATABASE or any(mark in head for mark in MODELS)
+
+
+def _looks_same(one: Path, other: Path) -> bool:
+    """Whether two files are pictures whose pixels differ by no more than rounding."""
+    with suppress(Exception):  # no pictures, or no library that reads such
+        from matplotlib.image import imread
+
+        first, second = (imread(str(file)).astype("float64") for file in (one, other))
+        scale = 255.0 if max(first.max(), second.max()) > 1 else 1.0
+        return bool(first.shape == second.shape and abs(first - second).max() <= NEAR * scale)
+    return False
 
 
 def _of_arrays(file: Path) -> Iterator[Place]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 import torch
+from by_hand import averaged, event, note, run, step
 
+from dlrun.verify.checks.rate import learning_rate
 from dlrun.verify.runs import Task, execute, orders
+from dlrun.verify.trace import Event
 from dlrun.verify.tracer.by_hand import ByHand, rate
 from dlrun.verify.tracer.recorder import Orders
 from dlrun.verify.tracer.tensors import leaves, tensor_note
@@ -47,6 +51,25 @@ def test_a_change_between_two_backwards_is_a_step_with_the_gradients_before_it()
     params = [facts["params"][0]["norm"] for _, facts in journal.events]
     assert params == pytest.approx([3**0.5, 0.8 * 3**0.5, 0.6 * 3**0.5])
     assert journal.events[1][1]["grads"][0]["norm"] == pytest.approx(12**0.5)
+
+
+@pytest.mark.parametrize(
+    ("serial", "ranks", "averages", "fault"),
+    [
+        ([0.1], [0.2], True, ""),
+        ([0.1], [], True, "lost-scaling"),  # of one parameter the rate is scaled, and of another it is not
+        ([0.1], [], False, ""),  # averaged by another library: the mean is not seen
+        ([], [], True, ""),  # momentum by hand
+    ],
+)
+def test_all_parameters_move_by_one_rate_where_they_do_so_on_1_rank(serial, ranks, averages, fault) -> None:
+    def made(rates: list[float]) -> list[Event]:
+        facts = {"names": ["w"], "ids": [0], "broadcast": [True], "params": [note(1.0)]}
+        begun = [event("optimizer", optimizer=0, type="by hand", **facts), *[averaged(0.5, 0.5)] * averages]
+        steps = [step(k, 1 - k / 10) for k in (1, 2)]
+        return [*begun, *(replace(each, facts=each.facts | {"lr": rates}) for each in steps)]
+
+    assert learning_rate(run(made(serial)), run(made(ranks), made(ranks))).fault == fault
 
 
 def test_what_an_optimizer_changes_is_no_step_by_hand() -> None:

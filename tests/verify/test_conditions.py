@@ -13,10 +13,11 @@ pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch
 
 from by_hand import event, run, step
 
+from dlrun.verify.checks.bounds import bounds
 from dlrun.verify.checks.ranks import steps
 from dlrun.verify.trace import Event
 from dlrun.verify.tracer.changes import CHANGE, changing
-from dlrun.verify.tracer.conditions import WATCH, choosing, counting, deciding, watch, watched
+from dlrun.verify.tracer.conditions import WATCH, choosing, counting, deciding, exiting, watch, watched
 from dlrun.verify.tracer.leaving import leaving
 from dlrun.verify.tracer.syntax import Loop
 from dlrun.verify.tracer.told import Whole
@@ -136,7 +137,7 @@ def test_watched_code_runs_as_before_and_reports_its_operands() -> None:
     )
     seen = []
 
-    def watch(kind: str, text: str, condition: object, operands: object) -> object:
+    def watch(kind: str, text: str, condition: object, operands: object, bounds: object = None) -> object:
         seen.append((text, operands()))  # type: ignore[operator]
         return condition
 
@@ -167,6 +168,52 @@ def test_what_dl_comm_makes_of_a_ranks_number_is_compared_in_its_place() -> None
     space |= {"torch": SimpleNamespace(isnan=lambda x: x != x), "np": SimpleNamespace(average=lambda x: x)}
     exec(watched(source, "script.py"), space | {"dl": SimpleNamespace(average=lambda x: 2.0)})
     assert noted[-1] == {"dl.average(own)": 2.0, "size": 5, "limit": 9}
+
+
+def test_what_a_condition_compares_with_is_noted_in_whatever_terms_it_is_written() -> None:
+    source = dedent(
+        """
+        while mean > 1e-3 * dl.get_nranks() and epoch < most:
+            optimizer.step()
+            if loss() < f(1) or made.count >= -limit:
+                break
+            mean, epoch = 0, most
+        """
+    )
+    noted: list[dict[str, float]] = []
+    recorder = SimpleNamespace(note=lambda kind, **facts: noted.append(facts.get("bounds")), aside=nullcontext)
+    recorder.statistics = str
+    space = {WATCH: watch(recorder), "optimizer": SimpleNamespace(step=lambda: None), "limit": 9, "f": abs}  # type: ignore[arg-type]
+    space |= {"mean": 1.0, "epoch": 0, "most": 3, "loss": lambda: 5, "made": SimpleNamespace(count=2)}
+    exec(watched(source, "script.py"), space | {"dl": SimpleNamespace(get_nranks=lambda: 2)})
+    assert noted[0] == {"mean": 2e-3, "epoch": 3.0, "most": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("serial", "port", "fault"),
+    [
+        ((0.5, 1e-3), (0.5, 2e-3), "other-bound"),  # n times the tolerance
+        ((0.5, 1e-3), (0.5, 1e-3), ""),
+        ((0.1, 1e-6), (0.2, 2e-6), ""),  # a rate, and what it is compared with, are both scaled
+        ((1.0, 3.0), (1.0, 6.0), "other-bound"),  # n times the patience
+        ((8.0, 100.0), (8.0, 50.0), ""),  # of steps
+        ((0.5, float("inf")), (0.5, 0.6), ""),
+    ],
+)
+def test_ranks_compare_with_the_bounds_of_the_serial_script(serial, port, fault) -> None:
+    def decided(value: float, bound: float, text: str) -> list[Event]:
+        facts = {"values": {"x": value}, "bounds": {"x": bound}, "statistics": ""}
+        return [step(1, 0.9), event("decision", "t.py:9", what=text, **facts)]
+
+    check = bounds(run(decided(*serial, "x < 1")), run(decided(*port, "x < 1 * n"), decided(*port, "x < 1 * n")))
+    assert (check.fault if check else "") == fault
+
+
+def test_a_condition_under_which_a_script_exits_is_watched() -> None:
+    source = (
+        "if best < 0.5:\n    sys.exit(3)\nif best < 0.4:\n    raise SystemExit('poor')\nif best < 1:\n    print(best)\n"
+    )
+    assert exiting(ast.parse(source)) == {1, 3}
 
 
 def test_a_condition_that_chooses_what_is_saved_is_watched_and_one_that_saves_now_and_then_is_not() -> None:

@@ -75,6 +75,25 @@ def test_such_a_loop_ends_when_all_steps_are_made_in_it(cut, last) -> None:
     assert ("ended" in noted) == (cut != UNCUT)
 
 
+@pytest.mark.parametrize(("cut", "last"), [(2, 4), (UNCUT, 9)])
+def test_a_loop_with_while_ends_when_all_steps_are_made_in_it(cut, last) -> None:
+    noted: list[dict[str, object]] = []
+    orders = SimpleNamespace(epoch_steps=cut)
+    recorder = SimpleNamespace(note=lambda kind, **facts: noted.append({"kind": kind} | facts), aside=nullcontext)
+    recorder.steps, recorder.made, recorder.done, recorder.statistics, recorder.orders = 0, 0, False, str, orders
+
+    def step() -> None:
+        recorder.steps += 1
+        recorder.done = recorder.steps >= 8
+
+    script = "epoch = 0\nwhile epoch < 9:\n    for i in [0, 1]:\n        optimizer.step()\n    epoch += 1\n"
+    names = {WATCH: watch(recorder), "optimizer": SimpleNamespace(step=step)}  # type: ignore[arg-type]
+    exec(watched(script, "s.py", ends=True), names)
+    assert names["epoch"] == last
+    left = [facts["turns"] for facts in noted if facts["kind"] == "ended"]
+    assert left == ([4] if cut != UNCUT else [])
+
+
 EVALUATED = (
     ("rand(96, 8)", "rand(192, 8)"),
     ("step, best", "falls = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\nstep, best"),

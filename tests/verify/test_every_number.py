@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sqlite3
 import struct
 from collections.abc import Sequence
@@ -13,10 +14,11 @@ from by_hand import event, optimizer, run, step
 
 from dlrun.port import port
 from dlrun.verify.checks.lines import line_by_line
-from dlrun.verify.checks.numbers import compared, judged, numbers_of
-from dlrun.verify.checks.turned import averaged, explained
+from dlrun.verify.checks.numbers import compared, judged, numbers_of, unread
+from dlrun.verify.checks.turned import averaged, explained, of_gradients
+from dlrun.verify.runs import _texts
 from dlrun.verify.trace import Event, Run
-from dlrun.verify.written import numbers_in
+from dlrun.verify.written import holds_same, numbers_in
 
 
 def trained(batches: int, *lines: str, within: Sequence[str] = (), lr: float = 0.1) -> list[Event]:
@@ -49,12 +51,15 @@ def status(serial: Run, ported: Run, *turned: Run) -> tuple[str, str]:
         ("loss 0.51234", "loss 0.51235", ""),
         ("best 0.6", "best 0.6600000000000001", "shown-otherwise"),
         ("best 0.6", "best 0.7", "shown-otherwise"),
+        ("loss 0.01", "loss 0.02", "shown-n-fold"),
+        ("loss 0.51", "loss 0.52", ""),
         ("rate 0.1, loss 0.5", "rate 0.2, loss 0.5", ""),  # scaled as was promised
         ("took 3.25 s, loss 0.5", "took 4.75 s, loss 0.5", ""),
         ("elapsed_time: 3.25, time_s 8 loss 0.5", "elapsed_time: 4.75, time_s 9 loss 0.5", ""),
         ("lr: 0.0123, 38 MB, loss 0.5", "lr: 0.0246, 40 MB, loss 0.5", ""),
         ("lr 0.1, loss 0.5", "lr 0.4, loss 0.5", "shown-otherwise"),  # scaled twice where it is shown
         ("lr 0.1, loss 0.5", "lr 0.03, loss 0.5", ""),
+        ('"lr": 0.075, "loss": 0.5', '"lr": 0.3, "loss": 0.5', "shown-otherwise"),  # the ranks have 0.2
     ],
 )
 def test_numbers_between_epochs_are_the_serial_ones_to_rounding(serial: str, port: str, fault: str) -> None:
@@ -85,6 +90,25 @@ def test_the_part_of_an_epoch_beside_each_batch_is_that_of_any_that_the_ranks_ta
     assert status(serial, port, turned)[0] == found
 
 
+@pytest.mark.parametrize(
+    ("line", "first", "second", "due", "fault"),
+    [
+        ("error {}", "0.12345 s", "0.12345 s", "0.12345 s", ""),
+        ("error {}", "0.12345 s", "0.12345 s", "0.24690 s", "shown-n-fold"),
+        ("top1:{}", "0.53125", "0.53125", "0.26562", "shown-in-part"),
+        ("speed {}", "3.21071", "3.21071", "3.30000", "shown-otherwise"),
+        ("took {}", "0.12345 s", "0.12431 s", "0.24690 s", ""),
+        ("took {}", "0.1 s", "0.1 s", "0.2 s", ""),  # so few digits may be the same by chance
+        ("at {}", "12:15:27", "12:15:27", "12:15:31", ""),
+        ("took {}", "980.123 ms", "980.123 ms", "1.021 s", ""),  # in another unit
+    ],
+)
+def test_what_two_serial_runs_have_alike_is_no_time_that_passes(line, first, second, due, fault) -> None:
+    one, two = (run(trained(4, *[line.format(each)] * 2)) for each in (first, second))
+    check = judged(compared(one, run(trained(2, *[line.format(due)] * 2), []), 2, (one, two)), 2, "")
+    assert (check.fault if check else "") == fault
+
+
 def test_the_mean_of_all_ranks_last_batches_is_right_and_one_ranks_is_not() -> None:
     serial = run(trained(4, "loss 0.7000", "loss 0.5000", "loss 0.6000"))
     other = run(trained(4, "loss 0.9000", "loss 0.4000", "loss 0.8000"))  # with the other batch as the last
@@ -98,6 +122,19 @@ def test_the_mean_of_all_ranks_last_batches_is_right_and_one_ranks_is_not() -> N
     port = run(*([*trained(2, "loss 0.8000"), each] for each in mean))
     left = compared(run(trained(4, "loss 0.7000")), port, 2)
     assert left.other and not averaged(left, port).other
+
+
+def test_a_row_of_a_file_that_is_written_in_the_end_is_no_other_row_of_it() -> None:
+    serial, own = (run(trained(k), texts={"log.csv": f"0,0.341\n1,{last}\n"}) for k, last in ((4, 0.341), (2, 0.17)))
+    found = compared(serial, own, 2)
+    assert [pair.port.digits for pair in found.other] == ["0.17"]
+    assert of_gradients(found, numbers_of(own), [numbers_of(serial)] * 2).other == found.other
+
+
+def test_a_batch_that_is_read_where_a_run_is_stopped_was_not_trained_on() -> None:
+    stopped = [event("batch", epoch=0, indices=[9], hash="9"), event("end", how="stopped")]
+    serial, port = (run([*trained(count), *stopped], texts={"log.txt": "loss 0.5\n"}) for count in (4, 2))
+    assert (compared(serial, port, 2).same, compared(serial, port, 2).unpaired) == (1, ())
 
 
 def test_a_number_that_the_port_shows_nowhere_or_elsewhere_is_not_proved() -> None:
@@ -189,6 +226,46 @@ def test_numbers_in_tables_of_a_database_are_compared_with_their_places(tmp_path
     found = compared(*runs, 2)
     assert [pair.key for pair in found.other] == [("l.db", "log[0].loss", "")]
     assert found.same == 2  # the length and the epoch
+
+
+def test_files_whose_numbers_are_not_read_are_told_where_they_differ(tmp_path: Path) -> None:
+    pdf = b"%PDF /CreationDate (D:2026{}) \xff {}"
+    held = {
+        "curve.png": (b"\x89PNG\xff1", b"\x89PNG\xff2"),
+        "same.png": (b"\x89PNG\xff1",) * 2,
+        "dated.pdf": tuple(pdf.replace(b"{}", day, 1) for day in (b"01", b"02")),
+        "model.pt": (b"PK\x03\x04 data.pkl \xff1", b"PK\x03\x04 data.pkl \xff2"),
+        "kept.pkl": (b"\x80\x041", b"\x80\x042"),
+        "weights.h5": (b"\x89HDF layer_names \xff1", b"\x89HDF layer_names \xff2"),
+    }
+    runs = []
+    for number, folder in enumerate((tmp_path / "serial", tmp_path / "ranks")):
+        folder.mkdir()
+        for name, contents in held.items():
+            (folder / name).write_bytes(contents[number])
+        runs.append(run(trained(2), written={name: folder / name for name in held}))
+    check = unread(*runs)
+    assert check is not None
+    assert check.finding.startswith("curve.png holds")
+
+
+def test_pictures_whose_pixels_differ_by_rounding_are_the_same(tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image", reason="Matplotlib is not installed: pip install matplotlib")
+    numpy = pytest.importorskip("numpy")
+    for name, grey in (("a.png", 0.5), ("b.png", 0.505), ("c.png", 0.7)):
+        pixels = numpy.full((4, 4, 3), 0.5)
+        pixels[0, 0] = grey
+        image.imsave(str(tmp_path / name), pixels)
+    a, b, c = (tmp_path / f"{name}.png" for name in "abc")
+    assert (holds_same(a, b), holds_same(a, c)) == (True, False)
+
+
+def test_numbers_in_compressed_text_are_read(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "log.json.gz", "wt") as file:
+        file.write('{"loss": 0.25}')
+    (tmp_path / "broken.gz").write_bytes(b"\x1f\x8b no")
+    texts = _texts({path.name: path for path in tmp_path.iterdir()})
+    assert texts == {"log.json.gz": '{"loss": 0.25}'}
 
 
 def scalar(tag: str, value: float) -> bytes:

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from by_hand import event, optimizer, run, step
 
+from dlrun.verify.checks.ends import ends_elsewhere, exits
 from dlrun.verify.checks.numbers import same_batches
-from dlrun.verify.frozen import frozen
+from dlrun.verify.frozen import frozen, how_far
 from dlrun.verify.job import Job
+from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.trace import Event, Run
+from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.tracer.recorder import UNCUT
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -109,6 +112,16 @@ def test_what_all_ranks_give_their_models_alike_counts_once_among_batches() -> N
     assert not same_batches(run(rank("a", "a")), run(rank("a"), rank("a")))  # all ranks do the same work
 
 
+def test_without_a_module_batches_are_told_by_their_losses() -> None:
+    def rank(*losses: float) -> list[Event]:
+        made = [[event("backward", loss=loss), step(k, 0.9)] for k, loss in enumerate(losses, 1)]
+        return [optimizer(), *(each for pair in made for each in pair)]
+
+    serial = run(rank(0.5, 0.25, 0.125, 1.0))
+    assert same_batches(serial, run(rank(0.5, 0.125), rank(0.25, 1.0)))
+    assert not same_batches(serial, run(rank(0.5, 0.125), rank(0.25, 0.75)))
+
+
 def test_of_other_batches_it_is_said_that_numbers_are_not_compared() -> None:
     assert found(["rows 8"], "rows 8", others=True)[0] == "open"
 
@@ -125,3 +138,73 @@ def test_ranks_that_decide_apart_or_wait_for_each_other_are_not_proved() -> None
     for ported in (apart, waits):
         checks, *_ = frozen(Stand(lambda turn: alone, ported, []), alone, alone, sharded)
         assert [check.status for check in checks] == ["failed"]
+
+
+def ended(epochs: int, goes_on: bool = False, **how: object) -> list[Event]:
+    """A script that goes through so many of 12 epochs, or would go on, and comes to its end."""
+    events = [event("decision", "t.py:3", what="range(12)", values={TURNS: 12.0})]
+    for number in range(epochs):
+        events += [event("epoch", epoch=number, loader=0, data=0, size=8), event("trains", epoch=number)]
+        events += [step(number + 1, 0.9), event("over", epoch=number)]
+    events += [event("ended", "t.py:3", renews=False, turns=epochs)] * goes_on
+    return [*events, event("end", how="finished", **how)]
+
+
+@pytest.mark.parametrize(
+    ("serial", "ranks", "says"),
+    [
+        ((4, False), (4, False), ""),
+        ((4, True), (4, True), ""),
+        ((4, False), (5, False), "end after 5 epochs, the serial script after 4"),
+        ((4, False), (4, True), "go on after 4 epochs, where the serial script ends"),  # n times the patience
+        ((4, True), (4, False), "end after 4 epochs, and the serial script goes on"),
+    ],
+)
+def test_ranks_that_leave_the_epochs_earlier_or_later_are_told(serial, ranks, says) -> None:
+    found = ends_elsewhere(run(ended(*serial)), run(ended(*ranks), ended(*ranks)))
+    assert (says in found) if says else not found
+
+
+def test_how_far_a_run_came_names_the_epochs_that_were_left_out() -> None:
+    assert how_far(run(ended(4, True)).root) == "in 4 steps, 4 of 12 epochs, to the end of the script"
+    assert how_far(run(ended(4)).root) == "in 4 steps, to the end of the script"
+
+
+@pytest.mark.parametrize(
+    ("serial", "ranks", "fault"),
+    [
+        ({"left": "3"}, ({"left": "3"}, {"left": "3"}), ""),
+        ({}, ({}, {}), ""),
+        ({"left": "3"}, ({}, {}), "other-exit-code"),
+        ({}, ({}, {"left": "3"}), "other-exit-code"),
+        ({}, ({"left": "AssertionError", "line": "t.py:9"},) * 2, "other-exit-code"),
+    ],
+)
+def test_ranks_end_with_the_exit_code_of_the_serial_script(serial, ranks, fault) -> None:
+    check = exits(run(ended(4, **serial)), run(*(ended(4, **each) for each in ranks)))
+    assert (check.fault if check else "") == fault
+
+
+JUDGED = """
+import sys
+import dl_comm.torch as dl
+import torch
+dl.init()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    model(torch.ones(4, 2)).sum().backward()
+    dl.gradients(optimizer)
+    optimizer.step()
+sys.exit(3)
+"""
+
+
+def test_a_script_that_ends_itself_by_what_it_has_come_to_comes_to_its_end(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "judged.py").write_text(JUDGED)
+    runs = Path("runs").resolve()
+    done = execute(Task("few", Path("judged.py"), (), 2, runs / "few", orders(9, 9, frozen=True, few=3), {}, 60.0))
+    assert done.whole
+    assert [trace.last("end")["left"] for trace in done.traces] == ["3", "3"]

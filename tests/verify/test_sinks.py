@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import logging
 import pickle
 from collections import deque
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import torch
 from by_hand import event, run
 
 from dlrun.verify.checks.reached import unshown
-from dlrun.verify.tracer.files import _note_stored, _plain_numbers
+from dlrun.verify.tracer.files import Errors, _note_stored, _plain_numbers
 from dlrun.verify.tracer.sinks import marked, sinks
 
 SCRIPT = '''"""Trains."""
@@ -83,10 +84,13 @@ def test_of_what_is_saved_a_list_is_as_long_as_it_is_however_deep_it_lies() -> N
 
 def test_of_what_is_saved_small_tensors_are_numbers_and_those_of_a_model_are_not() -> None:
     conf, model = torch.tensor([[3, 1], [0, 4]]), torch.nn.Linear(2, 1)
-    saved = {"conf": conf, "best": torch.tensor(0.5), "model": model.state_dict(), "large": torch.zeros(99)}
+    saved = {"conf": conf, "best": torch.tensor(0.5), "model": model.state_dict(), "large": -torch.ones(99)}
     names = ["['conf'][0][0]", "['conf'][0][1]", "['conf'][1][0]", "['conf'][1][1]", "['best']"]
     expected = dict(zip(names, [3.0, 1.0, 0.0, 4.0, 0.5], strict=True))
-    assert dict(_plain_numbers("", saved)) == expected | {"length of ['large']": 99.0}
+    large = {"length of ['large']": 99.0, "mean magnitude of ['large']": 1.0}
+    assert dict(_plain_numbers("", saved)) == expected | large
+    arrays = {"loss": torch.tensor([0.5, 0.25]).numpy()}  # NumPy's are no model's
+    assert dict(_plain_numbers("", arrays)) == {"length of ['loss']": 2.0, "['loss'][0]": 0.5, "['loss'][1]": 0.25}
     assert list(_plain_numbers("", torch.eye(2).to_sparse())) == []
 
 
@@ -106,6 +110,17 @@ if count() > 1:
     print(count)
 """
     assert [sink.first for sink in sinks(ast.parse(text))] == [5, 11, 13]
+
+
+def test_what_a_script_writes_to_standard_error_is_shown_and_what_libraries_do_is_not(tmp_path) -> None:
+    noted: list[str] = []
+    orders = SimpleNamespace(scratch=str(tmp_path))
+    recorder: Any = SimpleNamespace(note=lambda kind, text: noted.append(f"{kind} {text}"), orders=orders)
+    errors = Errors(recorder, io.StringIO())
+    logging.StreamHandler(errors).emit(logging.LogRecord("a", 20, "", 0, "by a library", None, None))
+    script = compile("print('loss', 0.5, file=errors)", str(tmp_path / "train.py"), "exec")
+    exec(script, {"errors": errors})
+    assert noted == ["print loss 0.5"]
 
 
 def test_what_pytorch_pickles_of_a_tensor_is_no_number_that_is_saved(monkeypatch) -> None:

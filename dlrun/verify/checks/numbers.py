@@ -20,7 +20,7 @@ from dlrun.verify.checks.output import BAR, DURATION, NUMBER, close, is_time, sh
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, failed, passed, unjudged
-from dlrun.verify.written import numbers_in, said
+from dlrun.verify.written import holds_same, numbers_in, said
 
 NAME = "every number"
 TODO = {
@@ -34,7 +34,10 @@ NAMED = re.compile(r"(?<=tfevents).*|\d")  # what differs between the names of t
 RATE = re.compile(r"\b(?:lr|learning[ _]?rate)\W*$", re.IGNORECASE)  # judged by itself
 DAY = 86_400.0  # seconds
 RATES = "rate "  # marks the places of such numbers
+TIMES = "time "  # ... and of what is one of seconds by its words
+SURE = 6  # digits in which two runs do not agree by chance
 BYTES = re.compile(r"\s*(?:[kmgt]i?b|bytes)\b", re.IGNORECASE)  # of memory that is in use
+UNSIGNED = str.maketrans("", "", "+-.")
 WIDEST = 6  # columns of a table that is written into one line
 Key = tuple[str, str, str]  # what it is: printed, in which file, saved; the words around it; which of the numbers there
 
@@ -92,9 +95,13 @@ class Compared:
 def compared(serial: Run, run: Run, fewer: int, again: Sequence[Run] = ()) -> Compared:
     """Compare each number that is shown after the same batches, ``fewer`` serial ones for one of each rank.
 
-    Left aside are times, learning rates, and what two serial runs, ``again``, have differently.
+    Left aside are times, learning rates, and what two serial runs, ``again``, have differently. What is one of seconds
+    by its words, and the same in both of these, is no time that passes: an error in seconds, or a speed, is compared.
     """
     mine, theirs = numbers_of(serial), numbers_of(run)
+    measured = steady([times_of(each) for each in again])
+    mine |= {key: numbers for key, numbers in times_of(serial).items() if key in measured}
+    theirs |= {key: numbers for key, numbers in times_of(run).items() if key in measured}
     loose = varying([numbers_of(each) for each in again])
     rates = [{f"{lr:.4g}" for step in r.root.steps for lr in step.lr} for r in (serial, run)]
     epochs = sum(epoch.complete for epoch in serial.root.epochs if epoch.trains) + 1
@@ -141,13 +148,15 @@ def same_batches(serial: Run, run: Run) -> bool:
     """Whether the ranks have trained on the serial script's batches, each on one of them.
 
     Where no loader gives them, they are what the models were given for each step. What all ranks give them alike, as
-    the beginning of a text that is shown, counts as one rank's.
+    the beginning of a text that is shown, counts as one rank's. Where there is no module, batches are told by their
+    losses, which follow from them while the parameters stay.
     """
     if any(epoch.trains for epoch in serial.root.epochs):
         mine, theirs = (Counter(h for trace in each.traces for h in _read(trace)) for each in (serial, run))
         return bool(mine) and mine == theirs
-    mine = Counter(_given(serial.root))
-    each_rank = [Counter(_given(trace)) for trace in run.traces]
+    by = _given if any(_given(serial.root)) else _losses
+    mine = Counter(by(serial.root))
+    each_rank = [Counter(by(trace)) for trace in run.traces]
     alike = functools.reduce(operator.and_, each_rank)
     return bool(mine) and mine == sum((given - alike for given in each_rank), alike)
 
@@ -161,6 +170,11 @@ def _read(trace: Trace) -> Iterator[str]:
 
 def _given(trace: Trace) -> Iterator[str]:
     return (event["hash"] for step in trace.steps for event in step.before if event.kind == "forward")
+
+
+def _losses(trace: Trace) -> Iterator[str]:
+    made = (event for step in trace.steps for event in step.before if event.kind == "backward")
+    return (f"{loss:.9g}" for event in made if (loss := event.facts.get("loss")) is not None)
 
 
 def paired(ones: Sequence[Number], twos: Sequence[Number], fewer: int) -> list[tuple[int, Number, Number]]:
@@ -179,12 +193,18 @@ def paired(ones: Sequence[Number], twos: Sequence[Number], fewer: int) -> list[t
 def alike(a: str, b: str) -> bool:
     """Whether two numbers are equal: whole ones exactly, others up to what rounding makes of the last digit.
 
-    That is nothing where there are few: 0.6 is seldom 0.7 for that.
+    That is nothing where it is the only one: 0.6 is seldom 0.7 for that, and 0.02 is twice 0.01.
     """
     if a == b or (a.isdigit() and b.isdigit()):
         return a == b
-    few = all("." in x and len(x.partition(".")[2]) == 1 for x in (a, b)) and max(map(abs, map(float, (a, b)))) < 1
-    return not few and close(a, b) and close(b, a)
+    return not _has_one_digit(a, b) and close(a, b) and close(b, a)
+
+
+def _has_one_digit(*numbers: str) -> bool:
+    """Whether none of these fractions shows more than one digit behind its zeros, and they are not all the same."""
+    shown = [number.translate(UNSIGNED).lstrip("0") for number in numbers]
+    fractions = all("." in number and "e" not in number.lower() for number in numbers)
+    return fractions and len(set(shown)) > 1 and max(map(len, shown)) <= 1
 
 
 def _numbers_batches(one: Number, two: Number, fewer: int) -> bool:
@@ -204,13 +224,24 @@ def is_fold(x: float, y: float, fold: float) -> bool:
 
 def numbers_of(run: Run) -> dict[Key, list[Number]]:
     """Return what rank 0 prints, saves, decides by and writes into text files, in order."""
+    return _by_place(run, times=False)
+
+
+def times_of(run: Run) -> dict[Key, list[Number]]:
+    """Return the fractions that are times by their words, of what rank 0 prints and writes into text files."""
+    found = _by_place(run, times=True)
+    return {key: numbers for key, numbers in found.items() if all("." in number.digits for number in numbers)}
+
+
+def _by_place(run: Run, times: bool) -> dict[Key, list[Number]]:
     found: dict[Key, list[Number]] = defaultdict(list)
-    for key, number in (*_of_trace(run.root), *_of_files(run)):
-        found[key].append(number)
+    for key, number in (*_of_trace(run.root, times), *_of_files(run, times)):
+        if key[2].startswith(TIMES) is times:
+            found[key].append(number)
     return found
 
 
-def _of_trace(trace: Trace) -> Iterator[tuple[Key, Number]]:
+def _of_trace(trace: Trace, times: bool) -> Iterator[tuple[Key, Number]]:
     batches, open_epochs = 0, set[int]()
     training = {event["epoch"] for event in trace.all("trains")}
     kind = "batch" if training else "step"  # of the first optimizer
@@ -225,7 +256,7 @@ def _of_trace(trace: Trace) -> Iterator[tuple[Key, Number]]:
             open_epochs.discard(event["epoch"])
         within = bool(open_epochs)
         if event.kind == "print" and id(event) in printed:
-            for words, place, digits, text in in_line(event["text"]):
+            for words, place, digits, text in in_line(event["text"], times):
                 yield ("shown", words, place), Number(digits, batches, within, text, event.at)
         elif event.kind in ("decision", "choice", "stored"):
             yield from _of_values(event, batches, within)
@@ -242,14 +273,17 @@ def _of_values(event: Event, batches: int, within: bool) -> Iterator[tuple[Key, 
             yield ("saved" if saved else "decided", what, name), Number(f"{value:.9g}", batches, within, text, event.at)
 
 
-def _of_files(run: Run) -> Iterator[tuple[Key, Number]]:
+def _of_files(run: Run, times: bool) -> Iterator[tuple[Key, Number]]:
     training = {event["epoch"] for event in run.root.all("trains")}
-    batches = sum(event["epoch"] in training for event in run.root.all("batch"))
+    stopped = (run.root.last("end") or {"how": ""})["how"] == "stopped"
+    # One that is stopped has read a batch, as of the next phase of a training, that it made no step of.
+    events = [event for step in run.root.steps for event in step.before] if stopped else run.root.events
+    batches = sum(event.kind == "batch" and event["epoch"] in training for event in events)
     batches = batches or sum(step.optimizer == 0 for step in run.root.steps)
     for name, text in run.texts.items():
         counts = Counter(words for line in text.splitlines() for words, place, *_ in in_line(line) if place == "0")
         for line in text.splitlines():
-            lines = list(in_line(BAR.sub("", line)))  # of a bar that is written into a file
+            lines = list(in_line(BAR.sub("", line), times))  # of a bar that is written into a file
             for words, place, digits, whole in lines:
                 rows = max(counts[words], len(lines) // WIDEST)
                 yield (NAMED.sub("#", name), words, place), Number(digits, batches, False, whole, name, rows)
@@ -262,15 +296,22 @@ def _of_files(run: Run) -> Iterator[tuple[Key, Number]]:
             )
 
 
-def in_line(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (the words of the line, which number of it, the number, the line) for all that are no times."""
-    line = DURATION.sub("a while", shown(text)).strip()
+def in_line(text: str, times: bool = False) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (the words of the line, which number of it, the number, the line) for all that are no times, or are."""
+    whole = shown(text).strip()
+    line = DURATION.sub("a while", whole)
     words = NUMBER.sub("#", line)
     for place, match in enumerate(NUMBER.finditer(line)):
-        left_aside = is_time(line, match) or BYTES.match(line, match.end())
-        if not left_aside and not match.group().lower().startswith("0x"):
-            rate = RATES if RATE.search(line, 0, match.start()) else ""
-            yield words, f"{rate}{place}", match.group(), line
+        if BYTES.match(line, match.end()) or match.group().lower().startswith("0x"):
+            continue
+        if is_time(line, match) is times:
+            mark = TIMES if times else RATES if RATE.search(line, 0, match.start()) else ""
+            yield words, f"{mark}{place}", match.group(), line
+    for place, match in enumerate(DURATION.finditer(whole) if times else ()):
+        number = NUMBER.match(match.group())
+        unit = match.group()[number.end() :].strip() if number else ""
+        if number:
+            yield words, f"{TIMES}{place} {unit}", number.group(), whole
 
 
 def varying(runs: Sequence[Numbers]) -> set[Key]:
@@ -278,6 +319,19 @@ def varying(runs: Sequence[Numbers]) -> set[Key]:
     first, *others = runs or [{}]
     digits = [{key: [x.digits for x in numbers] for key, numbers in each.items()} for each in (first, *others)]
     return {key for key, found in digits[0].items() for other in digits[1:] if other.get(key, found) != found}
+
+
+def steady(runs: Sequence[Numbers]) -> set[Key]:
+    """Return the places whose fractions are the same in each of several runs, in more digits than by chance."""
+    first, *others = runs or [{}]
+    digits = {key: [number.digits for number in numbers] for key, numbers in first.items()}
+    return {
+        key
+        for key, found in digits.items()
+        if others
+        and all([number.digits for number in other.get(key, ())] == found for other in others)
+        and sum(len(each.translate(UNSIGNED).lstrip("0")) for each in found) >= SURE
+    }
 
 
 def _lengths_of_bars(trace: Trace) -> set[float]:
@@ -290,7 +344,11 @@ def _lengths_of_bars(trace: Trace) -> set[float]:
 def is_rate(number: Number, rates: set[str]) -> bool:
     """Whether a number is one of these learning rates."""
     fraction = not number.digits.isdigit()
-    return fraction and (f"{number.value:.4g}" in rates or any(close(number.digits, rate) for rate in rates))
+    return fraction and (f"{number.value:.4g}" in rates or any(_near_rate(number.digits, rate) for rate in rates))
+
+
+def _near_rate(digits: str, rate: str) -> bool:
+    return close(digits, rate) and not _has_one_digit(digits, rate)
 
 
 def judged(found: Compared, n: int, far: str) -> Check | None:
@@ -313,6 +371,21 @@ def judged(found: Compared, n: int, far: str) -> Check | None:
         return unjudged(NAME, f"{finding}: {found.same} numbers are the serial script's, but of this nothing is told")
     said = f"{found.same} numbers that are shown, saved or decided by between epochs are the serial script's"
     return passed(NAME, f"{said}, with the same parameters, {far}")
+
+
+def unread(serial: Run, run: Run) -> Check | None:
+    """Name a file whose numbers are not read, such as a picture, and of which ranks make another; None of none."""
+    others = [
+        name
+        for name, file in serial.written.items()
+        if name in run.written and name not in serial.texts and name not in run.texts
+        if not holds_same(file, run.written[name])
+    ]
+    if not others:
+        return None
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    finding = f"{others[0]}{more} holds something else than the serial script's, with the same parameters, after the "
+    return unjudged(NAME, f"{finding}same batches: what, is not read", "look at what is drawn or written there")
 
 
 def _wrong(found: Compared, n: int) -> Check:

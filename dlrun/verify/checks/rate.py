@@ -92,6 +92,16 @@ def _compared(rates: list[tuple[str, float, float]], serial: Run, run: Run) -> C
             finding = f"{rate:.4g} on {n} ranks and on 1, though {lines} scales another rate by {max(promised):.4g}"
             return failed(NAME, finding, "scale it, too, with dl.lr_scale()", "lost-scaling", where=at)
         return _wrong(base, rate, factor, n, max(promised), lines, grown)
+    seen = by_hand and all(step.lr for step in serial.root.steps) and any(run.root.returns("gradients"))
+    if seen and not any(step.lr for step in run.root.steps):
+        rate, where = serial.root.steps[0].lr[0], run.root.steps[0].at
+        finding = (
+            f"on 1 rank each parameter moves by {rate:.4g} times its gradient; on {n} ranks the parameters move by "
+        )
+        finding += "other multiples of the mean"
+        return failed(
+            NAME, finding, "scale the rate of all of them, once, with dl.lr_scale()", "lost-scaling", where=where
+        )
     if not found:
         what = "what updates by hand take is no multiple of the gradient" if by_hand else "no optimizer has one"
         return skipped(NAME, f"not seen: {what}")

@@ -114,7 +114,10 @@ def of_gradients(found: Compared, own: Numbers, turned: Sequence[Numbers], accum
     folds = (len(turned), 1 / len(turned))
 
     def follows(pair: Pair, numbers: Sequence[Number]) -> bool:
-        here = [number for number in own.get(pair.key, ()) if number.batches == pair.port.batches]
+        every = own.get(pair.key, ())
+        here = [number for number in every if number.batches == pair.port.batches]
+        if len(here) > 1 and pair.turn < len(every):  # rows of a file, all of them written in the end
+            here = [every[pair.turn]]
         return any(alike(number.digits, mine.digits) for number in numbers for mine in here)
 
     def stays_open(pair: Pair) -> bool:

@@ -58,24 +58,31 @@ def main(arguments: list[str]) -> None:
     files.install(recorder)
     logged.install(recorder)
     scalars.install(recorder)
-    how, where = "finished", None
+    how, where, left = "finished", None, dict[str, str]()
     try:
         if home.package:  # it has relative imports: run as by python -m
             module.__dict__["__package__"] = importlib.import_module(home.package).__name__
         exec(code, module.__dict__)
     except Stopped as stopped:
         how, where = "stopped", stopped.__traceback__
-    except SystemExit as error:
-        if error.code:
-            recorder.note("error", type="SystemExit", message=str(error.code), line=_line(error, script))
+    except (SystemExit, AssertionError) as error:
+        code = error.code if isinstance(error, SystemExit) else type(error).__name__
+        if code and recorder.judges:
+            left = {"left": str(int(code) if isinstance(code, bool) else code), "line": _line(error, script)}
+        elif code:
+            recorder.note("error", type=type(error).__name__, message=str(error), line=_line(error, script))
+            if not isinstance(error, SystemExit):
+                traceback.print_exc()
             raise
     except BaseException as error:
         recorder.note("error", type=type(error).__name__, message=str(error), line=_line(error, script))
         traceback.print_exc()
         raise
     note_held(module.__dict__, where)
-    recorder.note("end", how=how)
+    recorder.note("end", how=how, **left)
     sys.stdout.flush()
+    if left and (ending := sys.modules.get("dl_comm.rank_exit")):
+        ending.leave()  # else it aborts the job of the others, which have an end to come to, too
 
 
 def _into_torch(recorder: Recorder) -> Callable[..., None]:

@@ -15,8 +15,9 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from dlrun.verify.tracer.bounds import ORDERS, bounds_in, numbers
 from dlrun.verify.tracer.changes import CHANGE, changing
-from dlrun.verify.tracer.endings import BATCHES, batched, counted, ended
+from dlrun.verify.tracer.endings import BATCHES, UNTIL, batched, counted, ended, goes_on
 from dlrun.verify.tracer.leaving import LEAVES, asked, leaving
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.sinks import marked
@@ -42,7 +43,6 @@ TRAINING = {
 }
 COMPUTING = {"backward", "gradient"}  # what ranks may do as often as each likes
 KEEPS = {"deepcopy", "get_weights", "state_dict"}  # and what begins with save
-ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def watched(source: str, filename: str, ends: bool = False) -> Any:
@@ -55,12 +55,12 @@ def watched(source: str, filename: str, ends: bool = False) -> Any:
     functions = _training_functions(tree, TRAINING - COMPUTING)
     kinds = dict.fromkeys(choosing(tree), "choice")
     kinds |= dict.fromkeys(changing(tree, counting(tree, Loop), functions), CHANGE)
-    kinds |= dict.fromkeys(deciding(tree), "decision")
+    kinds |= dict.fromkeys(deciding(tree) | exiting(tree), "decision")
     kinds |= dict.fromkeys(leaving(tree, counting(tree, Loop)), LEAVES)
     kinds |= dict.fromkeys((line for line in counting(tree, (ast.While,)) if line in kinds), LEAVES)
     kinds |= dict.fromkeys(stepping, "decision")
     kinds |= dict.fromkeys(stepping & counted(tree, counting(tree, Loop)), SINGLE)
-    loops = batched(tree, stepping) | (stepping if ends else set())
+    loops = batched(tree, stepping) | (counting(tree, (ast.For, ast.While)) if ends else set())
     inserted = _Insert(kinds, faces(tree), loops).visit(tree)
     marked(inserted, WATCH, REACHED)
     return compile(ast.fix_missing_locations(inserted), filename, "exec")
@@ -122,6 +122,22 @@ def deciding(tree: ast.Module) -> set[int]:
     return {node.lineno for node in found}
 
 
+def exiting(tree: ast.Module) -> set[int]:
+    """Return the lines of the conditions that compare by size and under which the script exits, with a code of its own.
+
+    As one that has not come to an accuracy.
+    """
+    compares = [n for n in ast.walk(tree) if isinstance(n, ast.If) and _compares(n.test)]
+    return {n.lineno for n in compares if any(_exits(part) for line in (*n.body, *n.orelse) for part in ast.walk(line))}
+
+
+def _exits(node: ast.AST) -> bool:
+    made = node.exc if isinstance(node, ast.Raise) else None
+    raised = made.func if isinstance(made, ast.Call) else made
+    calls = isinstance(node, ast.Call) and callee(node) in {"exit", "quit"}
+    return calls or (isinstance(raised, ast.Name) and raised.id == "SystemExit")
+
+
 def _keys(names: set[str], scope: int | None) -> set[tuple[int | None, str]]:
     """Return what tells variables apart: of a plain name its scope, of an attribute its own name, whatever holds it."""
     return {(None, name.rpartition(".")[2]) if "." in name else (scope, name) for name in names}
@@ -131,11 +147,19 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
     """Return the function that the watched conditions call."""
 
     parts: dict[str, Any] = {}
-    come_to = set[str]()
+    come_to, asked_last = set[str](), dict[str, tuple[int, int]]()
 
-    def report(kind: str, text: str, condition: Any, operands: Callable[[], dict[str, Any]] | None = None) -> Any:
+    def report(
+        kind: str,
+        text: str,
+        condition: Any,
+        operands: Callable[[], dict[str, Any]] | None = None,
+        bounds: Callable[[], dict[str, Any]] | None = None,
+    ) -> Any:
         if kind == BATCHES:
             return ended(recorder, condition)
+        if kind == UNTIL:
+            return goes_on(recorder, asked_last, text, condition)
         if kind == REACHED:
             if text not in come_to:
                 come_to.add(text)
@@ -164,6 +188,7 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
             if ranks := [n for n, value in given.items() if isinstance(value, Whole) or n.endswith("()")]:
                 facts["ranks"] = ranks
             facts |= {"taken": True} if kind == CHANGE and condition is True else {}
+            facts |= {"bounds": compared} if bounds and (compared := numbers(bounds)) else {}
             noted = "decision" if kind in (SINGLE, LEAVES) else kind
             recorder.note(noted, what=text, values=values, statistics=recorder.statistics(), **facts)
         return condition
@@ -191,11 +216,21 @@ class _Insert(ast.NodeTransformer):
             values = ast.Dict([ast.Constant(n) for n in names], [ast.parse(n, mode="eval").body for n in names])
             nothing = ast.arguments([], [], None, [], [], None, [])
             kind, text = ast.Constant(self._kinds[node.lineno]), ast.Constant(ast.unparse(node.test))
-            call: list[ast.expr] = [kind, text, _Parts(self._dl).visit(node.test), ast.Lambda(nothing, values)]
+            bounds = ast.Lambda(nothing, bounds_in(node.test))
+            call: list[ast.expr] = [kind, text, _Parts(self._dl).visit(node.test), ast.Lambda(nothing, values), bounds]
             node.test = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), call, []), node.test)
         return node
 
-    visit_If = visit_While = _visit  # noqa: N815
+    visit_If = _visit  # noqa: N815
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        """Report the condition; end the loop when all steps are made, but for one that has no condition."""
+        constant = isinstance(node.test, ast.Constant)
+        self._visit(node)
+        if node.lineno in self._batches and not constant:
+            given: list[ast.expr] = [ast.Constant(UNTIL), ast.Constant(str(node.lineno)), node.test]
+            node.test = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), given, []), node.test)
+        return node
 
     def visit_For(self, node: ast.For) -> ast.AST:
         """Report the length of a range; end a loop through batches when all steps are made."""

@@ -14,7 +14,7 @@ from typing import Any
 from dlrun.verify.tracer.recorder import UNCUT, Recorder
 from dlrun.verify.tracer.syntax import Loop, callee, inside
 
-BATCHES = "batches"
+BATCHES, UNTIL = "batches", "until"  # loops with ``for`` and with ``while`` that are ended
 
 
 def batched(tree: ast.Module, stepping: set[int]) -> set[int]:
@@ -71,3 +71,16 @@ def ended(recorder: Recorder, turns: Iterable[Any]) -> Iterator[Any]:
         made = recorder.made
         yield turn
         renews = recorder.made > made
+
+
+def goes_on(recorder: Recorder, seen: dict[str, tuple[int, int]], line: str, condition: Any) -> Any:
+    """Return the condition of a loop with ``while``, false where it is to end, as ``ended`` ends one with ``for``.
+
+    ``seen``, by line: the steps made and the iterations begun when it was asked last.
+    """
+    steps, turns = seen.get(line, (recorder.steps, 0))
+    seen[line] = recorder.steps, turns + 1
+    if recorder.done and recorder.steps > steps and recorder.orders.epoch_steps != UNCUT and condition:
+        recorder.note("ended", renews=False, turns=turns)
+        return False
+    return condition

@@ -19,7 +19,7 @@ from typing import Any
 
 from dlrun.apart import loose, outside
 from dlrun.apart.imports import AfterImport
-from dlrun.verify.tracer.recorder import Recorder, is_of_user, user_frame
+from dlrun.verify.tracer.recorder import Recorder, is_of_user, is_user_file, user_frame
 
 NUMBERS, MOST, DEPTH = 200, 2000, 5  # entries of a list, numbers of all that is saved, and how deep they lie, at most
 SMALL = 64  # elements of an array among it whose numbers are noted
@@ -44,9 +44,22 @@ class Tee:
         return getattr(self._out, name)
 
 
+class Errors(Tee):
+    """Standard error: noted is what the script's own lines write there, or print with ``dl_comm``.
+
+    What libraries show is not: progress bars, warnings, and the messages of loggers, which are noted elsewhere.
+    """
+
+    def write(self, text: str) -> int:
+        """Write ``text``, and note the lines that it completes where they are the script's."""
+        caller = sys._getframe(1)
+        theirs = is_user_file(caller.f_code.co_filename) or caller.f_code.co_name == "print"
+        return super().write(text) if theirs else int(self._out.write(text))
+
+
 def install(recorder: Recorder) -> None:
     """Note prints and writes. A file about to be written is first cut loose from the user's own (``apart.loose``)."""
-    sys.stdout = Tee(recorder, sys.stdout)
+    sys.stdout, sys.stderr = Tee(recorder, sys.stdout), Errors(recorder, sys.stderr)
     runs, scratch = Path(recorder.orders.out).parent, recorder.orders.scratch
     # Known before the hook is: asking for it opens a file, under a lock.
     elsewhere = tempfile.gettempdir() + os.sep
@@ -99,7 +112,7 @@ def _noting(recorder: Recorder, save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain_numbers(name: str, value: Any, depth: int = DEPTH) -> Iterator[tuple[str, float]]:
-    """Yield numbers, those of small arrays and tensors, too, and how many a list or a table has.
+    """Yield numbers, those of small arrays and tensors, too, of others how large they are, and how many a list has.
 
     None of a dict of tensors alone: that is a model's.
     """
@@ -111,7 +124,9 @@ def _plain_numbers(name: str, value: Any, depth: int = DEPTH) -> Iterator[tuple[
         if depth and math.prod(value.shape) <= SMALL:
             with suppress(RuntimeError, TypeError):  # a sparse one has no list
                 yield from _of_array(name, value.tolist())
-    elif isinstance(value, dict) and value and all(map(_is_array, value.values())):
+        elif depth:
+            yield from _of_many(name, value)
+    elif isinstance(value, dict) and value and all(map(_is_tensor, value.values())):
         return
     elif isinstance(value, dict) and any(value.keys() >= keys for keys in STATES):
         return  # the rates and steps of ranks are judged by themselves
@@ -136,6 +151,17 @@ def _of_array(name: str, value: Any) -> Iterator[tuple[str, float]]:
             yield from _of_array(f"{name}[{place}]", item)
     elif isinstance(value, Real) and not isinstance(value, bool):
         yield name, float(value)
+
+
+def _of_many(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Yield the mean magnitude of an array: its sum may be nothing but rounding."""
+    with suppress(AttributeError, RuntimeError, TypeError, ValueError):  # of texts, or objects
+        numbers = value.detach().double() if _is_tensor(value) else value.astype("float64")
+        yield f"mean magnitude of {name}", float(abs(numbers).mean())
+
+
+def _is_tensor(value: Any) -> bool:
+    return _is_array(value) and hasattr(value, "detach")
 
 
 def _is_array(value: Any) -> bool:

@@ -185,6 +185,11 @@ class Recorder:
         """Whether all the steps asked for were made, since the round began."""
         return self.steps - self._before >= self.orders.steps
 
+    @property
+    def judges(self) -> bool:
+        """Whether a script that ends itself may do so by what it has come to: with parameters that stay, too poor."""
+        return self.orders.frozen and self.steps > 0
+
     def goes_on(self, anew: bool = False) -> bool:
         """Begin another round of steps, where one is left and a new model is to be trained, or will be: ``anew``."""
         if self._rounds >= self.orders.rounds or not (anew or self.made > self.known):

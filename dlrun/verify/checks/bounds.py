@@ -1,0 +1,53 @@
+"""Do ranks compare what they decide by with the serial script's bounds: a tolerance, a patience?"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from dlrun.verify.checks.numbers import NAME
+from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.verdict import Check, failed
+
+NEAR = 1e-3
+Uses = list[tuple[float, float, Event]]  # what an operand is, what it is compared with, and where
+
+
+def bounds(serial: Run, run: Run) -> Check | None:
+    """Return a check that failed because a bound is another one, in runs with the same parameters; None of none.
+
+    A bound that is scaled as what it bounds is, such as a rate, is the same one. So is a smaller one of a count: of
+    steps n ranks make fewer.
+    """
+    theirs = _by_operand(run.root)
+    for key, places in _by_operand(serial.root).items():
+        if len(places) == len(theirs.get(key, ())):
+            for mine, other in zip(places, theirs[key], strict=True):
+                if _stays(mine) and _stays(other) and (check := _otherwise(key[1], mine, other)):
+                    return check
+    return None
+
+
+def _otherwise(name: str, mine: Uses, other: Uses) -> Check | None:
+    (a, x, _), (b, y, event) = mine[0], other[0]
+    alike = math.isclose(a, b, rel_tol=NEAR)
+    counts = all(float(value).is_integer() for use in (*mine, *other) for value in use[:2])
+    if math.isclose(x, y, rel_tol=NEAR) or not alike or (counts and y < x):
+        return None
+    finding = f"{name} in `{event['what']}` is compared with {y:.6g}, and in the serial script with {x:.6g}"
+    return failed(NAME, finding, "compare with the serial script's number", "other-bound", where=event.at)
+
+
+def _stays(uses: Uses) -> bool:
+    """Whether the bound is a number that stays, and is none that was just begun with."""
+    return math.isfinite(uses[0][1]) and len({bound for _, bound, _ in uses}) == 1
+
+
+def _by_operand(trace: Trace) -> dict[tuple[str, str], list[Uses]]:
+    """Return what each operand is compared with, by the kind of condition; a list for each line."""
+    found: dict[tuple[str, str], dict[str, Uses]] = defaultdict(dict)
+    for event in trace.all("decision", "choice"):
+        for name, bound in event.facts.get("bounds", {}).items():
+            if (value := event["values"].get(name)) is not None:
+                found[event.kind, name].setdefault(event.at, []).append((value, bound, event))
+    return {key: list(places.values()) for key, places in found.items()}
