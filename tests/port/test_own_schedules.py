@@ -410,7 +410,9 @@ for i in range(900):
     text = port(source).text
     assert "if i == dl.steps(800) or i > dl.steps(last):" in text and "min(1.0, dl.serial_steps(i) / 300)" in text
     assert "dl.lr_scale(0.1 * 0.999 ** dl.serial_steps(i))" in text and "if i % dl.steps(100) == 0 and i > 0:" in text
-    assert "if (i + 1) % dl.steps(300) == 0:" in text  # 64 ranks might not make 300 turns, and save nothing
+    assert (
+        "if dl.should_stop() or (i + 1) % dl.steps(300) == 0:" in text
+    )  # 64 ranks might not make 300 turns, and save nothing
 
 
 @pytest.mark.parametrize("start", [", 1", ", start=0", ""])

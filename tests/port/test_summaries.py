@@ -32,7 +32,10 @@ for step in range(1000):
     ],
 )
 def test_a_loop_saves_as_often_an_epoch_on_n_ranks_however_it_asks_for_the_step(test, divided):
-    assert f"    if {divided}:\n" in port(f'{NET}    if {test}:\n        saver.save(sess, "net")\n').text
+    assert (
+        f"    if dl.should_stop() or {divided}:\n"
+        in port(f'{NET}    if {test}:\n        saver.save(sess, "net")\n').text
+    )
 
 
 def test_a_loop_saves_as_often_an_epoch_by_the_step_that_tensorflow_counts():
@@ -41,7 +44,7 @@ def test_a_loop_saves_as_often_an_epoch_by_the_step_that_tensorflow_counts():
     )
     fetched = counts.replace("mean, summary", "at, summary").replace("loss, merged]", "done, merged]")
     text = port(fetched + "    if at % 250 == 0:\n        saver.save(sess, 'net')\n").text
-    assert "if at % dl.steps(250) == 0:" in text
+    assert "if dl.should_stop() or at % dl.steps(250) == 0:" in text
 
 
 def test_what_counts_the_saves_of_a_loop_counts_them_by_the_same_number_of_steps():

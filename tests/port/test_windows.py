@@ -217,7 +217,7 @@ for step in range(20000):
 """
     text = port(source).text
     assert "model.train_on_batch(x[at], y[at]) / dl.steps(500)" in text
-    assert "if (step + 1) % dl.steps(500) == 0:" in text
+    assert "if dl.should_stop() or (step + 1) % dl.steps(500) == 0:" in text
 
 
 @pytest.mark.parametrize(

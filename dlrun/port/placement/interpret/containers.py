@@ -443,6 +443,8 @@ class Containers(IterationNumbers):
             args = [self.key_of_parts(node.args[0].value, args[0]), *args[1:]]
         key = key_of(args[0].const) if args else None
         found = self.entry_in(ref, key, Value(refs=frozenset([ref])))
+        if key is None and len(args) > 1 and args[1].zero and args[1].scalar and found.place.kind is Kind.RUN:
+            return found  # a sum, which begins at zero for a new key
         if len(args) > 1 and not (found.refs or found.items):
             made = self.kept_apart(args[1], node, key)
             own = [r for r in made.refs if isinstance(r, Obj) and r.kind == "instance"]
@@ -471,8 +473,7 @@ class Containers(IterationNumbers):
         kept = self.new(own.kind, node, tag, name=own.name)
         for name, held in self.fields(own):
             self.write((kept, name), held)
-            if key is not None:
-                self.born[kept, name] = held
+            self.born[kept, name] = held
         return Value(refs=frozenset([kept]), zero=given.zero)
 
     def _get(self, ref: Obj, args: list[Value], name: str) -> Value:

@@ -22,6 +22,7 @@ from dlrun.port.placement.store import (
     Location,
     Obj,
     State,
+    key_of,
     merge,
     merge_diverged,
     set_by_clock,
@@ -44,10 +45,11 @@ from dlrun.port.placement.values import (
     Value,
     combine,
     constant,
+    joined,
     trimmed,
     unknown,
 )
-from dlrun.port.program.script import calls_method, dotted, names_in, only_adds, walk
+from dlrun.port.program.script import calls_method, dotted, names_in, only_adds, statements, walk
 
 _UNROLLED = 8  # entries of a list that is gone through one by one
 _ROUNDS = 5  # until a loop that is no loop over a shard changes nothing any more
@@ -137,35 +139,44 @@ class ControlFlow(Statements):
 
     def _on_demand(self, node: cst.If) -> bool:
         """Run ``if k not in d: d[k] = [0, 0.0]`` as ``d.setdefault(k, [0, 0.0])``; tell whether it is such a line."""
-        match node:
-            case cst.If(
-                test=cst.Comparison(
-                    left=key, comparisons=[cst.ComparisonTarget(operator=cst.NotIn(), comparator=asked)]
-                ),
-                body=cst.IndentedBlock(
-                    body=[
-                        cst.SimpleStatementLine(
-                            body=[cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() as target)], value=made)]
-                        )
-                    ]
-                ),
-                orelse=None,
-            ) if target.value.deep_equals(asked):
-                pass
-            case _:
-                return False
-        index = target.slice[0].slice
-        if not isinstance(index, cst.Index) or not index.value.deep_equals(key):
+        lines, asked = statements(node.body), self._asks_for_key(node.test)
+        line = lines[0] if len(lines) == 1 and node.orelse is None else None
+        if asked is None or not isinstance(line, cst.Assign):
             return False
-        owners = [ref for ref in self.eval(asked).refs if isinstance(ref, Obj)]
-        value, at = self.eval(made), self.index_of(target)
+        targets = [target.target for target in line.targets]
+        kept = [t for t in targets if isinstance(t, cst.Subscript) and t.value.deep_equals(asked[0])]
+        index = kept[0].slice[0].slice if len(kept) == 1 else None
+        if not isinstance(index, cst.Index) or not index.value.deep_equals(asked[1]):
+            return False
+        owners = [ref for ref in self.eval(asked[0]).refs if isinstance(ref, Obj)]
+        value, at = self.eval(line.value), self.index_of(kept[0])
         kinds = {ref.kind for ref in value.refs if isinstance(ref, Obj)}
         holds = kinds <= {"list", "dict", "set", "deque", "instance"} and self.content(value).kind is Kind.SAME
-        if not kinds or not holds or not owners or any(ref.kind != "dict" for ref in owners):
+        begins = bool(kinds) or (value.zero and value.scalar and key_of(at.const) is None)
+        if not begins or not holds or not owners or any(ref.kind != "dict" for ref in owners):
             return False
-        for ref in owners:
-            self.set_default(ref, [at, value], made)
+        found = [self.set_default(ref, [at, value], line.value) for ref in owners]
+        for target in targets:
+            if target is not kept[0]:
+                self.assign(target, joined(found))
         return True
+
+    def _asks_for_key(self, test: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+        """Return the dict and the key whose absence ``test`` asks for: ``k not in d``, ``d.get(k) is None``."""
+        match test:
+            case cst.UnaryOperation(operator=cst.Not(), expression=cst.Comparison(left=key, comparisons=[one])):
+                absent = isinstance(one.operator, cst.In)
+            case cst.Comparison(left=key, comparisons=[one]):
+                absent = isinstance(one.operator, cst.NotIn)
+            case _:
+                return None
+        asked = one.comparator
+        if isinstance(one.operator, cst.Is) and dotted(asked) == "None" and (got := self.got(key)) is not None:
+            assert isinstance(got.func, cst.Attribute)
+            return got.func.value, got.args[0].value
+        if calls_method(asked, "keys") and isinstance(asked, cst.Call) and isinstance(asked.func, cst.Attribute):
+            asked = asked.func.value
+        return (asked, key) if absent else None
 
     def of_serial_number(self, node: cst.If | cst.IfExp, test: Value) -> Value:
         """Return a test of an iteration's number as one of the serial number, where it decides what is added to.

@@ -217,7 +217,7 @@ class Loops(Exits):
         held = (self.state or {}).get(at)
         born = {made for made, _ in self.born}
         refs = [r for r in held.refs if isinstance(r, Obj)] if held is not None else []
-        lists = [r for r in refs if r.kind in _LISTS or (r.kind == "instance" and r in born)]
+        lists = [r for r in refs if r.kind in _LISTS or (r.kind in ("instance", "dict") and r in born)]
         if at[0].kind != "dict" or at[1] == GROWN or not lists or len(lists) < len(held.refs):  # type: ignore[union-attr]
             return False
         rest = base.get((at[0], REST), EMPTY)

@@ -14,7 +14,7 @@ from dlrun.port.placement.interpret import parts, samples
 from dlrun.port.placement.interpret.expressions import Expressions
 from dlrun.port.placement.interpret.machine import arrays
 from dlrun.port.placement.rules import Row
-from dlrun.port.placement.store import REST, Obj, merge_diverged
+from dlrun.port.placement.store import REST, Obj, key_of, merge_diverged
 from dlrun.port.placement.values import (
     BENT_COUNT,
     BY,
@@ -40,7 +40,7 @@ from dlrun.port.placement.values import (
     power,
     unknown,
 )
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import calls_method, dotted, walk
 
 _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
@@ -499,6 +499,8 @@ class Operators(Expressions):
 
     def _identity(self, node: cst.Comparison, sides: list[Value]) -> Value:
         none = len(sides) == 2 and sides[1].const is None
+        if none and (got := self.got(node.left)) is not None and (asked := self._of_keys(got)) is not None:
+            return asked
         if none and (sides[0].refs or sides[0].items is not None) and sides[0].const is NOTHING:
             return (
                 Value(scalar=True)
@@ -510,6 +512,24 @@ class Operators(Expressions):
         if none and self.is_first(sides[0]):
             return constant(isinstance(node.comparisons[0].operator, cst.IsNot))
         return Value(scalar=True)
+
+    def got(self, node: cst.BaseExpression) -> cst.Call | None:
+        """Return the ``d.get(key)`` that ``node`` is, or names: None where there is no such key."""
+        bound = [b.value for b in self.script.bindings_of(node)] if isinstance(node, cst.Name) else []
+        calls = [n for n in bound if isinstance(n, cst.Call) and calls_method(n, "get") and len(n.args) == 1]
+        if calls and calls[0] is bound[0]:
+            return calls[0]  # row = d.get(key), before if row is None: row = d[key] = {}
+        return node if isinstance(node, cst.Call) and calls_method(node, "get") and len(node.args) == 1 else None
+
+    def _of_keys(self, got: cst.Call) -> Value | None:
+        """Return what asks whether a dict has the key of ``d.get(key)``; None where it is known that it has it."""
+        assert isinstance(got.func, cst.Attribute)
+        owner, key = self.seen_last(got.func.value), self.seen_last(got.args[0].value)
+        dicts = [ref for ref in owner.refs if isinstance(ref, Obj) and ref.kind == "dict"]
+        known = key_of(key.const)
+        if not dicts or (known is not None and all((self.state or {}).get((ref, known)) is not None for ref in dicts)):
+            return None
+        return Value(combine([self.content(key), *map(self.keys_in, dicts)]), scalar=True)
 
     def is_first(self, value: Value) -> bool:
         """Tell whether ``value`` is what a loop carries from a None that stands for zero; see ``loops``."""

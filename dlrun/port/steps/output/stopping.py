@@ -175,16 +175,19 @@ def _is_due(facts: ScriptFacts, test: cst.BaseExpression, run: Callable[[], Inte
         made = (n for n in computed(facts.flow, [node]).nodes if isinstance(n, cst.Call))
         return any(of_function(facts.script.name_of(call.func)) is Row.CLOCK for call in made)
 
-    counted = {name for n in walk(test) if _is_rest(n) for name in names_in(n.left)}  # type: ignore[attr-defined]
+    counted = {name for n in walk(test) if (divided := _divided(n)) is not None for name in names_in(divided)}
     flags = [n for n in walk(test) if isinstance(n, (cst.Name, cst.Attribute)) and dotted(n).split(".")[-1] in handled]
     ordered = [n for n in walk(test) if isinstance(n, cst.Comparison) and isinstance(n.comparisons[0].operator, ORDER)]
     asks = bool(counted or flags) or by_clock(test)
     return asks and all(counted & set(names_in(n)) or by_clock(n) for n in ordered)
 
 
-def _is_rest(node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is the rest of a division: ``epoch % 10``."""
-    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo)
+def _divided(node: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return what ``node`` is the rest of: ``epoch`` of ``epoch % 10``, and of ``np.mod(epoch, 10)``."""
+    if isinstance(node, cst.BinaryOperation):
+        return node.left if isinstance(node.operator, cst.Modulo) else None
+    named = isinstance(node, cst.Call) and dotted(node.func).rpartition(".")[2] in ("mod", "fmod")
+    return node.args[0].value if named and isinstance(node, cst.Call) and len(node.args) == 2 else None
 
 
 def _as_operand(test: cst.BaseExpression) -> cst.BaseExpression:
