@@ -117,6 +117,8 @@ class Containers(IterationNumbers):
                 self.clear(ref)
                 return ANY
             case Row.PUT:
+                if args and node.args[0].keyword is None:
+                    args = [self.key_of_parts(node.args[0].value, args[0]), *args[1:]]
                 return self.set_default(ref, args, node)
             case Row.GET:
                 if args and ref.kind == "dict" and node.args[0].keyword is None:
@@ -439,8 +441,6 @@ class Containers(IterationNumbers):
 
     def set_default(self, ref: Obj, args: list[Value], node: cst.CSTNode) -> Value:
         """Return what a dict holds under a key, put there where it is not: ``setdefault(key, [])``."""
-        if args and isinstance(node, cst.Call):
-            args = [self.key_of_parts(node.args[0].value, args[0]), *args[1:]]
         key = key_of(args[0].const) if args else None
         found = self.entry_in(ref, key, Value(refs=frozenset([ref])))
         if key is None and len(args) > 1 and args[1].zero and args[1].scalar and found.place.kind is Kind.RUN:
