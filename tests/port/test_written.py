@@ -314,3 +314,9 @@ def test_what_is_no_checkpoint_of_the_model_that_is_trained_ends_no_loop(changed
     made = "def build():\n    m = keras.Sequential([])\n    m.compile('sgd', 'mse')\n    return m\n"
     text = port(FIT.replace("for epoch", f"{made}for epoch").replace(*changed)).text
     assert "should_stop" not in text
+
+
+def test_a_path_that_a_save_is_given_and_returns_is_read_once():
+    saves = "path = saver.save(sess, path)"
+    kept = SESSION.replace('saver.save(sess, "last.ckpt")', saves).replace("with tf", 'path = "last"\nwith tf')
+    assert "dl.rank0(saver.save)(sess, path)" in port(f"{kept}print(path)\n").text

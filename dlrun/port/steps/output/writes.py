@@ -142,13 +142,17 @@ def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     return picture or (call.func.attr.value in METHODS and not texts)
 
 
-def goes_on(script: Script, save: cst.CSTNode) -> bool:
-    """Tell whether where ``save`` wrote is used otherwise than in what is shown: ``os.path.basename(path)``."""
+def goes_on(script: Script, save: cst.CSTNode, known: frozenset[cst.CSTNode] = frozenset()) -> bool:
+    """Tell whether where ``save`` wrote is used otherwise than in what is shown: ``os.path.basename(path)``.
+
+    ``known`` are the assignments that lead here.
+    """
     for up in script.above(save):
         if isinstance(up, (cst.Assign, cst.NamedExpr)):
             name = up.target if isinstance(up, cst.NamedExpr) else up.targets[0].target
             reads = [n for n in walk(script.function_of(up)) if n is not name and n.deep_equals(name)]
-            return any(goes_on(script, n) for n in reads)
+            # Not again for path = saver.save(session, path).
+            return up not in known and any(goes_on(script, n, known | {up}) for n in reads)
         if isinstance(up, (cst.Attribute, cst.Subscript)) or (isinstance(up, cst.BinaryOperation) and _adds(up)):
             return True
         if isinstance(up, cst.Call) and up is not save and up.func is not save:
