@@ -240,3 +240,35 @@ def test_objects_that_each_rank_makes_for_labels_of_its_own_are_told(lines) -> N
         keep += "meters[label] = Meter()\n            meter"
     doubts = [d.why for d in port(BY_CLASS.replace("KEEP", keep)).doubts if d.name == "unknown-placement"]
     assert len(doubts) == 1 and "meters.items()" in doubts[0]
+
+
+BETWEEN = """import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randn(96, 1)), 8)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+before, sum_of, found = 0.0, 0, []
+for x, y in loader:
+    loss = (model(x) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    KEEP
+    before = loss.item()
+print(sum_of, np.mean(found))
+"""
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        "sum_of += abs(loss.item() - before)",
+        "sum_of += int(loss.item() > before)",
+        "found.append(loss.item() - before)",
+    ],
+)
+def test_what_two_iterations_of_a_rank_differ_by_is_told_where_it_adds_up(keep):
+    ported = port(BETWEEN.replace("KEEP", keep))
+    assert [doubt.name for doubt in ported.doubts] == ["unknown-placement"]
+    assert "dl.total" not in ported.text and "dl.gather" not in ported.text

@@ -694,6 +694,8 @@ def _grow(held: Place, entry: Place) -> Place:
         return combine([held, entry])
     if entry.kind is Kind.ENTRY and "part" in entry.adds:
         return replace(held, adds=held.adds | {"part"}, counts=False)
+    if entry.kind is Kind.ENTRY and "earlier" in entry.adds:  # loss - before: of iterations that others have between
+        return replace(held, adds=held.adds | {"run"}, counts=False)
     what = {Kind.ENTRY: "entry", Kind.SAME: "same", Kind.COUNT: "same", Kind.INDEX: "same", Kind.CLOCK: "entry"}
     return replace(held, adds=held.adds | {what.get(entry.kind, "run")}, counts=False)
 

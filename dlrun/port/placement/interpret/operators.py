@@ -46,6 +46,7 @@ _SUMS = (cst.Add, cst.Subtract, cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
 _ADDED = "it is added up where {} holds, which goes by what this rank alone has left so far"
+_BETWEEN = "it is made with what this rank's iteration before left: in the serial script, others lie between"
 _CARRIED = (Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO, Kind.UNKNOWN)  # what earlier iterations have left
 _UNEQUAL = (cst.NotEqual, cst.NotIn)
 _SIZES = ("size", "some sizes")  # of an iteration's batch, and times a number: len(x), 20 * len(x)
@@ -150,6 +151,8 @@ class Operators(Expressions):
                 place = replace(place, adds=frozenset({"fires"}))  # as often as the serial script adds it
             if (test := self.under_carried) is not None and not self.shards.parts:
                 return Value(unknown(node, _ADDED.format(self.script.code(test)), place.at), scalar=scalar)
+            if any(p.kind is Kind.ENTRY and "earlier" in p.adds for p in (a, b)):
+                return Value(unknown(node, _BETWEEN, place.at), scalar=scalar)
             if self.shards.parts:
                 return Value(self._added(a, b, place, node), scalar=scalar)
             return Value(place if not self.apart else self.counted(place), scalar=scalar)
