@@ -164,7 +164,7 @@ for epoch in range(2):
     print("registered", {name: round(value, 4) for name, value in row.items()})
 
 # Tables of classes that are filled sample by sample, under keys that nobody knows before.
-tables, begun, counts, rows, told, asked, there = {}, {}, {}, {}, {}, {}, {}
+tables, begun, counts, rows, told, asked, there, either, tried, back = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 for x, y in loader:
     out = model(x)
     loss = (out - y).pow(2).mean()
@@ -193,6 +193,17 @@ for x, y in loader:
         if true not in there.keys(): there[true] = {}
         if pred not in there[true]: there[true][pred] = 0
         there[true][pred] += 1
+        if true in either:
+            either[true] += value
+        else:
+            either[true] = value
+        try:
+            tried[pred] += 1
+        except KeyError:
+            tried[pred] = 1
+        held = back.get(true, {"n": 0})
+        held["n"] += 1
+        back[true] = held
 print("tables", [(key, sorted(tables[key].items())) for key in sorted(tables)])
 print("begun", sorted((key, row["ok"] / row["n"]) for key, row in begun.items()))
 print("counts", sorted(counts.items()))
@@ -200,3 +211,5 @@ print("rows", [(key, sorted(rows[key].items())) for key in sorted(rows)])
 print("told", [(key, f"{told[key]['sum'] / told[key]['n']:.4f}") for key in sorted(told)])
 print("asked", sorted((key, row["n"]) for key, row in asked.items()))
 print("there", sum(len(row) for row in there.values()), max(max(row.values()) for row in there.values()))
+print("either", [(key, f"{either[key]:.4f}") for key in sorted(either)], sorted(tried.items()))
+print("back", sorted((key, row["n"]) for key, row in back.items()))

@@ -36,6 +36,7 @@ from dlrun.port.placement.values import (
     trimmed,
     unknown,
 )
+from dlrun.port.program.script import walk
 
 CONTAINERS = ("list", "dict", "set", "deque", "generator")
 
@@ -123,6 +124,8 @@ class Containers(IterationNumbers):
             case Row.GET:
                 if args and ref.kind == "dict" and node.args[0].keyword is None:
                     args = [self.key_of_parts(node.args[0].value, args[0]), *args[1:]]
+                if ref.kind == "dict" and len(args) > 1 and args[1].refs and self._is_put_back(node):
+                    return self.set_default(ref, args, node)
                 return self._get(ref, args, name)
             case Row.ENTRIES:
                 return self._view(ref, self.entries(Value(refs=frozenset([ref]))), node)
@@ -475,6 +478,24 @@ class Containers(IterationNumbers):
             self.write((kept, name), held)
             self.born[kept, name] = held
         return Value(refs=frozenset([kept]), zero=given.zero)
+
+    def _is_put_back(self, node: cst.Call) -> bool:
+        """Tell whether what ``row = d.get(key, {"n": 0})`` returns is kept under that key: ``d[key] = row``."""
+        line = self.script.parents.get(node)
+        name = line.targets[0].target if isinstance(line, cst.Assign) and len(line.targets) == 1 else None
+        if not isinstance(name, cst.Name) or not isinstance(node.func, cst.Attribute):
+            return False
+        kept = [
+            n for n in walk(self.script.function_of(node)) if isinstance(n, cst.Assign) and n.value.deep_equals(name)
+        ]
+        targets = [target.target for assigned in kept for target in assigned.targets]
+        return any(
+            isinstance(target, cst.Subscript)
+            and target.value.deep_equals(node.func.value)
+            and isinstance(index := target.slice[0].slice, cst.Index)
+            and index.value.deep_equals(node.args[0].value)
+            for target in targets
+        )
 
     def _get(self, ref: Obj, args: list[Value], name: str) -> Value:
         if name in ("pop", "popleft") and ref.kind != "dict":

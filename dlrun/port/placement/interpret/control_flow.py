@@ -82,7 +82,9 @@ class ControlFlow(Statements):
             self._branch(node.orelse)
             return
         test = self.of_serial_number(node, self.eval(node.test))
-        if self._on_demand(node):
+        entry = self._asks_whether(node.test)
+        ups = entry is not None and isinstance(node.orelse, cst.Else) and self._counts_up(node, node.orelse, entry)
+        if ups or self._on_demand(node):
             return
         self.tested(node)
         if test.const is not NOTHING and not isinstance(test.const, (str, bytes)):
@@ -159,6 +161,37 @@ class ControlFlow(Statements):
         for target in targets:
             if target is not kept[0]:
                 self.assign(target, joined(found))
+        return True
+
+    def _asks_whether(self, test: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return ``d[key]`` of ``key in d``."""
+        match test:
+            case cst.Comparison(left=key, comparisons=[cst.ComparisonTarget(operator=cst.In(), comparator=asked)]):
+                return cst.Subscript(asked, [cst.SubscriptElement(cst.Index(key.with_changes(lpar=[], rpar=[])))])
+        return None
+
+    def _counts_up(
+        self, node: cst.If | cst.Try, otherwise: cst.Else | cst.ExceptHandler, entry: cst.BaseExpression | None = None
+    ) -> bool:
+        """Run ``if k in d: d[k] += x``, ``else: d[k] = x`` as ``d[k] = d.get(k, 0) + x``; tell whether it is so.
+
+        Likewise where a KeyError leads to ``otherwise``.
+        """
+        match (*statements(node.body), *statements(otherwise.body)):
+            case (cst.AugAssign(operator=cst.AddAssign()) as adds, cst.Assign(targets=[begun]) as begins):
+                pass
+            case _:
+                return False
+        target = adds.target
+        alike = begun.target.deep_equals(target) and begins.value.deep_equals(adds.value)
+        if not alike or not isinstance(target, cst.Subscript) or (entry is not None and not entry.deep_equals(target)):
+            return False
+        owners = [ref for ref in self.eval(target.value).refs if isinstance(ref, Obj)]
+        if not owners or any(ref.kind != "dict" for ref in owners) or key_of(self.index_of(target).const) is not None:
+            return False
+        for ref in owners:
+            self.set_default(ref, [self.index_of(target), constant(0)], begins)
+        self.block(node.body)
         return True
 
     def _asks_for_key(self, test: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
@@ -328,6 +361,10 @@ class ControlFlow(Statements):
             self.dunder(value, "__exit__", [Value(const=None)] * 3, item.item)
 
     def _do_Try(self, node: cst.Try) -> None:  # noqa: N802
+        handler = node.handlers[0] if len(node.handlers) == 1 and not (node.orelse or node.finalbody) else None
+        of_key = handler is not None and handler.type is not None and dotted(handler.type) == "KeyError"
+        if handler is not None and of_key and self._counts_up(node, handler):
+            return
         before = dict(self.state or {})
         outer, self.raised = self.raised, {}
         self.block(node.body)
