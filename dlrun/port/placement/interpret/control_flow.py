@@ -187,7 +187,9 @@ class ControlFlow(Statements):
         if not alike or not isinstance(target, cst.Subscript) or (entry is not None and not entry.deep_equals(target)):
             return False
         owners = [ref for ref in self.eval(target.value).refs if isinstance(ref, Obj)]
-        if not owners or any(ref.kind != "dict" for ref in owners) or key_of(self.index_of(target).const) is not None:
+        numbers = all(isinstance(ref, Obj) and ref.kind == "foreign" for ref in self.eval(begins.value).refs)  # no list
+        dicts = bool(owners) and all(ref.kind == "dict" for ref in owners)
+        if not (numbers and dicts) or key_of(self.index_of(target).const) is not None:
             return False
         for ref in owners:
             self.set_default(ref, [self.index_of(target), constant(0)], begins)
