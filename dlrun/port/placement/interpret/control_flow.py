@@ -56,6 +56,7 @@ _ROUNDS = 5  # until a loop that is no loop over a shard changes nothing any mor
 _ORDERED = {cst.GreaterThan: "max", cst.GreaterThanEqual: "max", cst.LessThan: "min", cst.LessThanEqual: "min"}
 
 
+_FIRST = "it is of the first that this rank finds for a key, and in the serial script another may come first"
 _FEW = "it is of parts of this rank's share of the batches: of n ranks' these are others, and fewer"
 
 ENDS = ("OutOfRangeError", "StopIteration")  # exceptions by which data end
@@ -155,7 +156,13 @@ class ControlFlow(Statements):
         kinds = {ref.kind for ref in value.refs if isinstance(ref, Obj)}
         holds = kinds <= {"list", "dict", "set", "deque", "instance"} and self.content(value).kind is Kind.SAME
         begins = bool(kinds) or (value.zero and value.scalar and key_of(at.const) is None)
-        if not begins or not holds or not owners or any(ref.kind != "dict" for ref in owners):
+        if not owners or any(ref.kind != "dict" for ref in owners):
+            return False
+        if self.loop is not None and not kinds and not self.content(value).uniform and key_of(at.const) is None:
+            for ref in owners:
+                self.put(ref, None, value.at(unknown(line, _FIRST, (ref, REST))))
+            return True
+        if not begins or not holds:
             return False
         found = [self.set_default(ref, [at, value], line.value) for ref in owners]
         for target in targets:
