@@ -275,11 +275,8 @@ def test_what_two_iterations_of_a_rank_differ_by_is_told_where_it_adds_up(keep):
 
 
 def test_the_first_of_what_each_key_gets_is_told() -> None:
-    keeps = "[found.append(0)]\n    for key in y[:, 0].round().tolist():\n        if key not in first: first[key] = loss.item()"
-    script = (
-        BETWEEN.replace("KEEP", keeps)
-        .replace("before, sum_of", "first, before, sum_of")
-        .replace("= 0.0, 0, []", "= {}, 0.0, 0, []")
-    )
-    doubts = port(f"{script}print(first)\n").doubts
-    assert any(doubt.why.startswith("first: local to rank 0: it is of the first that this rank") for doubt in doubts)
+    keeps = "for key in y[:, 0].round().tolist():\n        if key not in sum_of: sum_of[key] = loss.item()"
+    script = BETWEEN.replace("KEEP", keeps).replace("= 0.0, 0, []", "= 0.0, {}, [0]")
+    doubts = [doubt.why for doubt in port(script).doubts]
+    assert len(doubts) == 1
+    assert doubts[0].startswith("sum_of: local to rank 0: it is of the first that this rank finds for a key")
