@@ -180,8 +180,8 @@ def together(callbacks: list[Any], given: list[Any]) -> tuple[AverageMetrics, li
         name, kind = type(callback).__name__, type(callback)
         if kind.__module__.partition(".")[0] in ("keras", "tensorflow", "dl_comm") and name != "LambdaCallback":
             return name == "TerminateOnNaN"
-        plain, given = keras.callbacks.Callback, vars(callback)  # a LambdaCallback's
-        return any(hook in given or getattr(kind, hook) is not getattr(plain, hook) for hook in _HOOKS)
+        plain, own = keras.callbacks.Callback, vars(callback)  # a LambdaCallback's
+        return any(hook in own or getattr(kind, hook) is not getattr(plain, hook) for hook in _HOOKS)
 
     def keeps(callback: Any) -> bool:
         return isinstance(callback, keras.callbacks.TensorBoard) and callback.update_freq != "epoch"
