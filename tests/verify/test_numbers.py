@@ -10,6 +10,7 @@ from by_hand import averaged, epoch, event, note, optimizer, run, step
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.metrics import metrics
 from dlrun.verify.checks.numbers import NAME as EVERY
+from dlrun.verify.checks.numbers import in_line
 from dlrun.verify.checks.rate import learning_rate
 from dlrun.verify.checks.same import ALONE
 from dlrun.verify.checks.scaled import scaled
@@ -274,3 +275,11 @@ def test_a_mean_over_all_ranks_batches_that_weighs_otherwise_is_not_called_one_r
     serial, ranks = shows("0.5217"), shows(loss, added)
     check = metrics(serial, serial, serial, ranks)
     assert check.fault == fault, check
+
+
+@pytest.mark.parametrize(
+    ("line", "compared"),
+    [("acc 0:0.12 13:0.5", ["0", "0.12", "13", "0.5"]), ("at 12:34.5", []), ("5:07 left, loss 0.3", ["0.3"])],
+)
+def test_a_number_behind_a_colon_is_one_of_a_clock_where_it_has_two_digits_before_its_point(line, compared) -> None:
+    assert [digits for _, _, digits, _ in in_line(line)] == compared

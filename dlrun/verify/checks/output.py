@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from dlrun.verify.trace import Event
 
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|0x[0-9a-fA-F]+|\bnan\b|\binf\b")
-UNIT = re.compile(r"\s*(?:s|secs?|seconds?|ms|us|ns|mins?|minutes|h|hours|hrs|[\w.]+/s|it/s|s/\w+)\b|:\d|\s*/\s*s")
+UNIT = re.compile(
+    r"\s*(?:s|secs?|seconds?|ms|us|ns|mins?|minutes|h|hours|hrs|[\w.]+/s|it/s|s/\w+)\b|:\d\d(?!\d)|\s*/\s*s"
+)
 DURATION = re.compile(rf"(?:{NUMBER.pattern})\s*(?:[mun]?s|µs)\b")  # its unit changes with its size
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 OVERWRITTEN = re.compile(r".*[\r\b](?=[^\r\b])", re.DOTALL)
@@ -18,9 +20,10 @@ BAR = re.compile(r"(?:^[^|\r\n]{0,60}?)?\b\d{1,3}%\|[^|\r\n]*\|\s*\S+/\S+\s*\[[^
 PASSED_BAR = re.compile(rf"{BAR.pattern}(?=\s*\S)")
 CLOCK = re.compile(
     r"(?:(?:\b|_)(?:time|elapsed|took|eta|speed|throughput|duration|date)"
-    r"(?:_(?:s|secs?|seconds|ms|mins?|minutes|taken|spent|elapsed))?\W*|\d:)$",
+    r"(?:_(?:s|secs?|seconds|ms|mins?|minutes|taken|spent|elapsed))?\W*)$",
     re.IGNORECASE,
 )
+OF_CLOCK = re.compile(r"(?<=\d:)\d\d(?:\.\d+)?")  # 12:30.5, not 3:0.25
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ def same_line(expected: str, again: str, printed: str, exact: bool = True) -> bo
 
 def is_time(line: str, number: re.Match[str]) -> bool:
     """Whether a number of a line is one of seconds, or of something per second."""
-    return bool(UNIT.match(line, number.end()) or CLOCK.search(line, 0, number.start()))
+    of_clock = OF_CLOCK.fullmatch(line, number.start(), number.end())
+    return bool(of_clock or UNIT.match(line, number.end()) or CLOCK.search(line, 0, number.start()))
 
 
 def close(a: str, b: str) -> bool:
