@@ -280,3 +280,13 @@ def test_the_first_of_what_each_key_gets_is_told() -> None:
     doubts = [doubt.why for doubt in port(script).doubts]
     assert len(doubts) == 1
     assert doubts[0].startswith("sum_of: local to rank 0: it is of the first that this rank finds for a key")
+
+
+def test_lists_of_keys_that_an_else_begins_are_no_sums() -> None:
+    keeps = "for key in y[:, 0].round().tolist():\n        if key in sum_of: sum_of[key] += [key]\n"
+    keeps += "        else: sum_of[key] = [key]"
+    script = BETWEEN.replace("KEEP", keeps).replace("= 0.0, 0, []", "= 0.0, {}, [0]")
+    for shown in ("sum_of", "{key: len(kept) for key, kept in sum_of.items()}"):
+        ported = port(script.replace("print(sum_of", f"print({shown}"))
+        assert "dl.total" not in ported.text
+        assert [doubt.name for doubt in ported.doubts] == ["unknown-placement"]

@@ -194,12 +194,17 @@ class ControlFlow(Statements):
         if not alike or not isinstance(target, cst.Subscript) or (entry is not None and not entry.deep_equals(target)):
             return False
         owners = [ref for ref in self.eval(target.value).refs if isinstance(ref, Obj)]
-        numbers = all(isinstance(ref, Obj) and ref.kind == "foreign" for ref in self.eval(begins.value).refs)  # no list
+        kinds = {ref.kind if isinstance(ref, Obj) else "" for ref in self.eval(begins.value).refs}
         dicts = bool(owners) and all(ref.kind == "dict" for ref in owners)
-        if not (numbers and dicts) or key_of(self.index_of(target).const) is not None:
+        if (
+            not (kinds <= {"foreign"} or kinds == {"list"})
+            or not dicts
+            or key_of(self.index_of(target).const) is not None
+        ):
             return False
+        nothing = constant(0) if kinds <= {"foreign"} else Value(refs=frozenset([self.new("list", begins)]), zero=True)
         for ref in owners:
-            self.set_default(ref, [self.index_of(target), constant(0)], begins)
+            self.set_default(ref, [self.index_of(target), nothing], begins)
         self.block(node.body)
         return True
 
