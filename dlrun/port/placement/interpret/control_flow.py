@@ -8,10 +8,10 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import samples, whole
+from dlrun.port.placement.interpret.by_key import ByKey
 from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.machine import Flows, Tested
 from dlrun.port.placement.interpret.raised import is_caught
-from dlrun.port.placement.interpret.statements import Statements
 from dlrun.port.placement.rules import Row, of_function
 from dlrun.port.placement.store import (
     CONTENT,
@@ -22,7 +22,6 @@ from dlrun.port.placement.store import (
     Location,
     Obj,
     State,
-    key_of,
     merge,
     merge_diverged,
     set_by_clock,
@@ -45,24 +44,22 @@ from dlrun.port.placement.values import (
     Value,
     combine,
     constant,
-    joined,
     trimmed,
     unknown,
 )
-from dlrun.port.program.script import calls_method, dotted, names_in, only_adds, statements, walk
+from dlrun.port.program.script import calls_method, dotted, names_in, only_adds, walk
 
 _UNROLLED = 8  # entries of a list that is gone through one by one
 _ROUNDS = 5  # until a loop that is no loop over a shard changes nothing any more
 _ORDERED = {cst.GreaterThan: "max", cst.GreaterThanEqual: "max", cst.LessThan: "min", cst.LessThanEqual: "min"}
 
 
-_FIRST = "it is of the first that this rank finds for a key, and in the serial script another may come first"
 _FEW = "it is of parts of this rank's share of the batches: of n ranks' these are others, and fewer"
 
 ENDS = ("OutOfRangeError", "StopIteration")  # exceptions by which data end
 
 
-class ControlFlow(Statements):
+class ControlFlow(ByKey):
     """Runs branches and loops; each method runs one kind of statement."""
 
     def tested(self, node: Any) -> None:
@@ -83,9 +80,7 @@ class ControlFlow(Statements):
             self._branch(node.orelse)
             return
         test = self.of_serial_number(node, self.eval(node.test))
-        entry = self._asks_whether(node.test)
-        ups = entry is not None and isinstance(node.orelse, cst.Else) and self._counts_up(node, node.orelse, entry)
-        if ups or self._on_demand(node):
+        if self.runs_by_key(node):
             return
         self.tested(node)
         if test.const is not NOTHING and not isinstance(test.const, (str, bytes)):
@@ -139,91 +134,6 @@ class ControlFlow(Statements):
         self.state = merge_diverged(then, self.state, node.test, place.kind is Kind.CLOCK)
         if not leaves:  # else the rest is under the test, too
             self.diverged.remove(node.test)
-
-    def _on_demand(self, node: cst.If) -> bool:
-        """Run ``if k not in d: d[k] = [0, 0.0]`` as ``d.setdefault(k, [0, 0.0])``; tell whether it is such a line."""
-        lines, asked = statements(node.body), self._asks_for_key(node.test)
-        line = lines[0] if len(lines) == 1 and node.orelse is None else None
-        if asked is None or not isinstance(line, cst.Assign):
-            return False
-        targets = [target.target for target in line.targets]
-        kept = [t for t in targets if isinstance(t, cst.Subscript) and t.value.deep_equals(asked[0])]
-        index = kept[0].slice[0].slice if len(kept) == 1 else None
-        if not isinstance(index, cst.Index) or not index.value.deep_equals(asked[1]):
-            return False
-        owners = [ref for ref in self.eval(asked[0]).refs if isinstance(ref, Obj)]
-        value, at = self.eval(line.value), self.index_of(kept[0])
-        kinds = {ref.kind for ref in value.refs if isinstance(ref, Obj)}
-        holds = kinds <= {"list", "dict", "set", "deque", "instance"} and self.content(value).kind is Kind.SAME
-        begins = bool(kinds) or (value.zero and value.scalar and key_of(at.const) is None)
-        if not owners or any(ref.kind != "dict" for ref in owners):
-            return False
-        if self.loop is not None and not kinds and not self.content(value).uniform and key_of(at.const) is None:
-            for ref in owners:
-                self.put(ref, None, value.at(unknown(line, _FIRST, (ref, REST))))
-            return True
-        if not begins or not holds:
-            return False
-        found = [self.set_default(ref, [at, value], line.value) for ref in owners]
-        for target in targets:
-            if target is not kept[0]:
-                self.assign(target, joined(found))
-        return True
-
-    def _asks_whether(self, test: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return ``d[key]`` of ``key in d``."""
-        match test:
-            case cst.Comparison(left=key, comparisons=[cst.ComparisonTarget(operator=cst.In(), comparator=asked)]):
-                return cst.Subscript(asked, [cst.SubscriptElement(cst.Index(key.with_changes(lpar=[], rpar=[])))])
-        return None
-
-    def _counts_up(
-        self, node: cst.If | cst.Try, otherwise: cst.Else | cst.ExceptHandler, entry: cst.BaseExpression | None = None
-    ) -> bool:
-        """Run ``if k in d: d[k] += x``, ``else: d[k] = x`` as ``d[k] = d.get(k, 0) + x``; tell whether it is so.
-
-        Likewise where a KeyError leads to ``otherwise``.
-        """
-        match (*statements(node.body), *statements(otherwise.body)):
-            case (cst.AugAssign(operator=cst.AddAssign()) as adds, cst.Assign(targets=[begun]) as begins):
-                pass
-            case _:
-                return False
-        target = adds.target
-        alike = begun.target.deep_equals(target) and begins.value.deep_equals(adds.value)
-        if not alike or not isinstance(target, cst.Subscript) or (entry is not None and not entry.deep_equals(target)):
-            return False
-        owners = [ref for ref in self.eval(target.value).refs if isinstance(ref, Obj)]
-        kinds = {ref.kind if isinstance(ref, Obj) else "" for ref in self.eval(begins.value).refs}
-        dicts = bool(owners) and all(ref.kind == "dict" for ref in owners)
-        if (
-            not (kinds <= {"foreign"} or kinds == {"list"})
-            or not dicts
-            or key_of(self.index_of(target).const) is not None
-        ):
-            return False
-        nothing = constant(0) if kinds <= {"foreign"} else Value(refs=frozenset([self.new("list", begins)]), zero=True)
-        for ref in owners:
-            self.set_default(ref, [self.index_of(target), nothing], begins)
-        self.block(node.body)
-        return True
-
-    def _asks_for_key(self, test: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
-        """Return the dict and the key whose absence ``test`` asks for: ``k not in d``, ``d.get(k) is None``."""
-        match test:
-            case cst.UnaryOperation(operator=cst.Not(), expression=cst.Comparison(left=key, comparisons=[one])):
-                absent = isinstance(one.operator, cst.In)
-            case cst.Comparison(left=key, comparisons=[one]):
-                absent = isinstance(one.operator, cst.NotIn)
-            case _:
-                return None
-        asked = one.comparator
-        if isinstance(one.operator, cst.Is) and dotted(asked) == "None" and (got := self.got(key)) is not None:
-            assert isinstance(got.func, cst.Attribute)
-            return got.func.value, got.args[0].value
-        if calls_method(asked, "keys") and isinstance(asked, cst.Call) and isinstance(asked.func, cst.Attribute):
-            asked = asked.func.value
-        return (asked, key) if absent else None
 
     def of_serial_number(self, node: cst.If | cst.IfExp, test: Value) -> Value:
         """Return a test of an iteration's number as one of the serial number, where it decides what is added to.
@@ -377,7 +287,7 @@ class ControlFlow(Statements):
     def _do_Try(self, node: cst.Try) -> None:  # noqa: N802
         handler = node.handlers[0] if len(node.handlers) == 1 and not (node.orelse or node.finalbody) else None
         of_key = handler is not None and handler.type is not None and dotted(handler.type) == "KeyError"
-        if handler is not None and of_key and self._counts_up(node, handler):
+        if handler is not None and of_key and self.counts_up(node.body, handler.body):
             return
         before = dict(self.state or {})
         outer, self.raised = self.raised, {}
