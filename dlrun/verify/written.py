@@ -53,9 +53,8 @@ def holds_same(one: Path, other: Path) -> bool:
 
 def _is_known(file: Path, head: bytes) -> bool:
     read = file.suffix in (".npy", ".npz", ".keras", ".index") or "tfevents" in file.name or ".data-" in file.name
-    pickled = head[:1] == b"\x80" or (
-        head[:4] == b"PK\x03\x04" and b"data.pkl" in head
-    )  # torch.save() makes an archive
+    archive = head[:4] == b"PK\x03\x04" and b"data.pkl" in head  # of torch.save()
+    pickled = head[:1] == b"\x80" or archive
     return read or pickled or head[: len(DATABASE)] == DATABASE or any(mark in head for mark in MODELS)
 
 
