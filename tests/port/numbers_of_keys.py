@@ -179,7 +179,8 @@ for x, y in loader:
             begun[true] = {"n": 0, "ok": 0}
         begun[true]["n"] += 1
         begun[true]["ok"] += int(pred == true)
-        if not pred in counts: counts[pred] = 0
+        if not pred in counts:
+            counts[pred] = 0
         counts[pred] += 1
         row = rows.get(true)
         if row is None:
@@ -188,10 +189,13 @@ for x, y in loader:
         entry = told.setdefault(true, {"n": 0, "sum": 0.0})
         entry["n"] += 1
         entry["sum"] += value
-        if asked.get(true) is None: asked[true] = {"n": 0}
+        if asked.get(true) is None:
+            asked[true] = {"n": 0}
         asked[true]["n"] += 1
-        if true not in there.keys(): there[true] = {}
-        if pred not in there[true]: there[true][pred] = 0
+        if true not in there.keys():
+            there[true] = {}
+        if pred not in there[true]:
+            there[true][pred] = 0
         there[true][pred] += 1
         if true in either:
             either[true] += value
