@@ -348,7 +348,12 @@ def test_a_number_that_a_library_out_of_sight_makes_of_a_part_is_averaged_and_to
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize(
     ("program", "lines"),
-    [("numbers_of_cut_batches.py", 12), ("numbers_of_losses.py", 6), ("numbers_of_lists.py", 8)],
+    [
+        ("numbers_of_cut_batches.py", 12),
+        ("numbers_of_losses.py", 6),
+        ("numbers_of_lists.py", 8),
+        ("numbers_of_entries.py", 26),
+    ],
 )
 def test_programs_on_ranks_show_the_serial_numbers(program, lines, ranks, tmp_path) -> None:
     program = (HERE / program).read_text()

@@ -290,3 +290,23 @@ def test_lists_of_keys_that_an_else_begins_are_no_sums() -> None:
         ported = port(script.replace("print(sum_of", f"print({shown}"))
         assert "dl.total" not in ported.text
         assert [doubt.name for doubt in ported.doubts] == ["unknown-placement"]
+
+
+BY_KEY = [
+    "n, hits = sum_of.get(key, [0, 0])\n        sum_of[key] = [n + 1, hits + value]",
+    "n, hits = sum_of[key] if key in sum_of else (0, 0)\n        sum_of[key] = n + 1, hits + value",
+    "if key not in sum_of or sum_of[key][0] < value: sum_of[key] = [value, 1]",
+    "if key not in sum_of: sum_of[key] = {'first': value, 'n': 0}\n        sum_of[key]['n'] += 1",
+    "sum_of[key] = [a + b for a, b in zip(sum_of.get(key, [0, 0]), [1, value])]",
+    "sum_of.setdefault(key, np.zeros(2))[0] += value",
+]
+
+
+@pytest.mark.parametrize("keep", BY_KEY)
+def test_what_is_kept_for_a_key_by_what_was_kept_there_before_is_told(keep) -> None:
+    keeps = "for key, value in zip(y[:, 0].round().tolist(), y[:, 0].tolist()):\n        " + keep
+    script = BETWEEN.replace("KEEP", keeps).replace("= 0.0, 0, []", "= 0.0, {}, [0]")
+    for batch in ("local", "global"):
+        ported = port(script, Options(batch=batch))
+        assert [doubt.name for doubt in ported.doubts] == ["unknown-placement"]
+        assert "dl.gather" not in ported.text and "dl.total" not in ported.text

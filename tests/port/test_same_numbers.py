@@ -22,6 +22,7 @@ SCRIPTS = (
     "numbers_of_own_classes.py",
     "numbers_beside_counts.py",
     "numbers_of_keys.py",
+    "numbers_of_entries.py",
     "numbers_of_chosen.py",
     "numbers_of_one_of_two_loaders.py",
     "numbers_of_running_accuracies.py",

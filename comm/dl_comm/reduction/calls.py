@@ -12,7 +12,7 @@ from dl_comm.reduction.gathering import Gathering
 from dl_comm.reduction.layout import is_shard, layout_of
 from dl_comm.reduction.leaves import Tensors, check
 from dl_comm.reduction.metrics import is_metric, put_state, state_of
-from dl_comm.reduction.since import added, grown, joined, of_kind, put_back
+from dl_comm.reduction.since import added, changed, grown, joined, merged, of_kind, put_back
 from dl_comm.shares import tell_repeated
 
 
@@ -109,7 +109,7 @@ class Reductions:
         """Return the smallest of ``values`` over the ranks, each by itself; see ``maximum``."""
         return self._of(values, "min", over)
 
-    def gather(self, *values: Any, since: Any = None, over: Any = None) -> Any:
+    def gather(self, *values: Any, since: Any = None, over: Any = None, by_key: bool = False) -> Any:
         """Return ``values`` with the entries of all ranks, in the serial order; one, or a tuple of several.
 
         ``scores, labels = dl.gather(scores, labels, over=loader)`` behind a loop over a shard: lists, tuples, arrays
@@ -128,6 +128,11 @@ class Reductions:
         ``since`` is what the values were before the loop, as ``snapshot`` returned it: all ranks hold those entries,
         and those behind them are gathered.
 
+        ``by_key``: the values are dicts, and what each holds under a key is of that key alone, as
+        ``rows[name] = [loss, label]`` keeps it: the union of the ranks' dicts, lists in it too. Of a key under which
+        several ranks keep different things the last such rank's stays, and rank 0 warns: the serial script would keep
+        what came last.
+
         Raises ``TypeError`` for other types, ``dl_comm.CommError`` on every rank when their kinds or shapes differ.
         """
         if not values:
@@ -135,10 +140,11 @@ class Reductions:
         if self.leaves_alone(over):
             return values[0] if len(values) == 1 else values
         before = _each(values, since) if since is not None else ()
-        fresh = tuple(grown(v, b) for v, b in zip(values, before, strict=True)) if before else values
-        found = Gathering(self.tensors, layout_of(over)).all_of(fresh)
+        more, put = (changed, merged) if by_key else (grown, joined)
+        fresh = tuple(more(v, b) for v, b in zip(values, before, strict=True)) if before else values
+        found = Gathering(self.tensors, layout_of(over), by_key).all_of(fresh)
         if before:
-            found = tuple(joined(b, more) for b, more in zip(before, found, strict=True))
+            found = tuple(put(b, entries) for b, entries in zip(before, found, strict=True))
         found = tuple(of_kind(value, entries) for value, entries in zip(values, found, strict=True))
         return found[0] if len(values) == 1 else found
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections import deque
+import warnings
+from collections import Counter, deque
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 
 from dl_comm import _core
 from dl_comm.errors import CommError
+from dl_comm.ranks import is_rank0
 from dl_comm.reduction.layout import Layout, in_order, runs_in_order
 from dl_comm.reduction.leaves import Tensors, as_kind, empty
 
@@ -53,8 +55,8 @@ class Keyed:
 class Gathering:
     """One call of ``gather``: over what, and how this face's tensors travel."""
 
-    def __init__(self, tensors: Tensors, layout: Layout | None) -> None:
-        self._tensors, self._layout = tensors, layout
+    def __init__(self, tensors: Tensors, layout: Layout | None, by_key: bool = False) -> None:
+        self._tensors, self._layout, self._by_key = tensors, layout, by_key
         self._layouts: list[Layout | None] = []
 
     def all_of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -231,12 +233,14 @@ class Gathering:
         flat = [key for each in keys for key in each]
         names = dict.fromkeys(flat if order is None else [flat[at] for at in order])
         owns = own if isinstance(own, dict) else {}
+        if self._by_key:
+            _tell_of_others(held)
         found = {}
         for name in names:
             theirs = [each.get(name) for each in held]
             last = next((part for part in reversed(theirs) if part is not None), None)
             deep = isinstance(last, (Entries, Keyed, set, frozenset)) or (named and isinstance(last, (Box, np.ndarray)))
-            deep = deep and not by_sample
+            deep = isinstance(last, Keyed) if self._by_key else deep and not by_sample
             found[name] = self._merged(theirs, owns.get(name), f"{path}[{name!r}]") if deep else self._entry(last)
         of = next(part.of for part in parts if part is not None)
         return _as_dict(found, own, of)
@@ -256,6 +260,23 @@ class Gathering:
         whole = pandas.concat(frames).iloc[order]
         counted = all(isinstance(frame.index, pandas.RangeIndex) for frame in frames)
         return whole.reset_index(drop=True) if counted else whole
+
+
+def _tell_of_others(held: list[dict[Any, Any]]) -> None:
+    """Let rank 0 warn of keys under which ranks keep different things."""
+    if not is_rank0():
+        return
+    keys = Counter(key for each in held for key, entry in each.items() if not isinstance(entry, Keyed))
+    several = [key for key, number in keys.items() if number > 1]
+    found = {key: {rank: pickle.dumps(each[key]) for rank, each in enumerate(held) if key in each} for key in several}
+    apart = [key for key, entries in found.items() if len(set(entries.values())) > 1]
+    if apart:
+        ranks = " and ".join(map(str, [*found[apart[0]]][:2]))
+        warnings.warn(
+            f"{len(apart)} of {len(set().union(*held))} keys of a dict are kept by several ranks, and differently: "
+            f"{apart[0]!r} by ranks {ranks}. The last rank's entry stays; the serial script keeps its last sample's",
+            stacklevel=2,
+        )
 
 
 def _size(entry: Any) -> int | None:

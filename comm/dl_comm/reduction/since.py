@@ -36,7 +36,7 @@ def _copied(value: Any) -> Any:
     if hasattr(value, "detach"):
         return value.detach().clone()
     if isinstance(value, Mapping) and hasattr(value, "copy"):
-        return _with(value, {key: _copied(entry) for key, entry in value.items()})
+        return dict_with(value, {key: _copied(entry) for key, entry in value.items()})
     if type(value) in (list, tuple):
         return type(value)(_copied(entry) for entry in value)
     if type(value) is deque:
@@ -59,7 +59,7 @@ def _is_in_graph(value: Any) -> bool:
     return tf is not None and isinstance(value, (tf.Tensor, tf.Variable)) and not tf.executing_eagerly()
 
 
-def _with(mapping: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Any:
+def dict_with(mapping: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Any:
     """Return a copy with these entries set; ``update`` of a Counter would add them."""
     made: Any = copy.copy(mapping)
     for key, entry in entries.items():
@@ -72,7 +72,7 @@ def added(value: Any, before: Any) -> Any:
     if before is None or isinstance(value, (str, bytes, type(None))):
         return value
     if isinstance(value, Mapping):
-        return _with(value, {key: added(entry, before.get(key)) for key, entry in value.items()})
+        return dict_with(value, {key: added(entry, before.get(key)) for key, entry in value.items()})
     if dataclasses.is_dataclass(value):
         return _each_field(added, value, before)
     if isinstance(value, _ROWS):
@@ -89,7 +89,7 @@ def put_back(total: Any, before: Any) -> Any:
     if before is None or isinstance(total, (str, bytes, type(None))):
         return total
     if isinstance(total, Mapping):
-        return _with(total, {key: put_back(entry, before.get(key)) for key, entry in total.items()})
+        return dict_with(total, {key: put_back(entry, before.get(key)) for key, entry in total.items()})
     if dataclasses.is_dataclass(total):
         return _each_field(put_back, total, before)
     if isinstance(total, _ROWS):
@@ -154,6 +154,42 @@ def _holds(entry: Any) -> bool:
     return isinstance(entry, (list, tuple, set, frozenset, deque, Mapping)) or getattr(entry, "ndim", 0) > 0
 
 
+def changed(value: Mapping[Any, Any], before: Mapping[Any, Any]) -> Any:
+    """Return what a dict holds under keys that it did not have ``before``, or that was something else then."""
+    made = copy.copy(value)
+    made.clear()  # type: ignore[attr-defined]
+    new = {key: entry for key, entry in value.items() if key not in before or not same(entry, before[key])}
+    return dict_with(made, {key: _changed_entry(entry, before.get(key)) for key, entry in new.items()})
+
+
+def _changed_entry(entry: Any, before: Any) -> Any:
+    return changed(entry, before) if isinstance(entry, Mapping) and isinstance(before, Mapping) else entry
+
+
+def merged(before: Mapping[Any, Any], more: Mapping[Any, Any]) -> Any:
+    """Return a dict with ``more`` in it: instead of what it has under the same keys, and in its dicts likewise."""
+    deep = {key for key, entry in more.items() if isinstance(entry, Mapping) and isinstance(before.get(key), Mapping)}
+    return dict_with(before, {key: merged(before[key], e) if key in deep else e for key, e in more.items()})
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two entries are of one kind and hold the same numbers, as deep as they go."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same(entry, other[key]) for key, entry in one.items())
+    if isinstance(one, _ROWS):
+        return len(one) == len(other) and all(map(same, one, other))
+    if hasattr(one, "dtype"):
+        return one.shape == other.shape and bool((one == other).all())
+    plain = "__eq__" not in {name for kind in type(one).__mro__[:-1] for name in vars(kind)} and hasattr(
+        one, "__dict__"
+    )
+    return same(vars(one), vars(other)) if plain else bool(one == other)
+
+
 def _stayed(value: deque[Any], before: deque[Any]) -> int:
     """Return how many of its first entries a deque held ``before``, the same objects: others have dropped out."""
     now, then = list(value), list(before)
@@ -184,7 +220,7 @@ def joined(before: Any, more: Any) -> Any:
     if isinstance(before, (set, frozenset)):
         return before | more
     if isinstance(before, Mapping):
-        return _with(before, {k: joined(before[k], v) if k in before and _holds(v) else v for k, v in more.items()})
+        return dict_with(before, {k: joined(before[k], v) if k in before and _holds(v) else v for k, v in more.items()})
     if isinstance(before, deque):
         return deque([*before, *more], before.maxlen)
     if isinstance(before, (list, tuple)):

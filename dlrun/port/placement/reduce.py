@@ -43,6 +43,7 @@ class Line:
     since: bool
     exits: tuple[Exit, ...]
     bound: tuple[str, ...] = ()  # tests of whether its locations are there at all
+    by_key: bool = False  # of dicts whose entries are of their keys
 
 
 _MONITORED = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.\w*Monitored\w*Session$")
@@ -167,7 +168,8 @@ class Reductions:
                     since=name,
                     owner=line.exits[0].owner,
                     over=(over or self._numbers(loop, line)) if shared or line.how == "gather" else "",
-                    why=_WHY[line.how] if all(e.in_order for e in line.exits) else "all ranks' entries",
+                    by_key=line.by_key,
+                    why=_why(line),
                 )
                 for ordered in (e.path.text for e in line.exits if e.ordered):
                     reduced += statements("sorted", of=ordered)
@@ -292,23 +294,30 @@ class Reductions:
         return name
 
 
+def _why(line: Line) -> str:
+    """Return what a line does, in its comment."""
+    if line.by_key:
+        return "all ranks' entries, by their keys"
+    return _WHY[line.how] if all(made.in_order for made in line.exits) else "all ranks' entries"
+
+
 def _short(lines: Iterable[cst.CSTNode]) -> bool:
     """Tell whether each of the lines is one small statement."""
     return all(isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 for line in lines)
 
 
 def _lines(exits: list[Exit]) -> list[Line]:
-    found: dict[tuple[str, tuple[tuple[str, str], ...], str, bool, tuple[str, ...]], list[Exit]] = {}
+    found: dict[tuple[str, tuple[tuple[str, str], ...], str, bool, tuple[str, ...], bool], list[Exit]] = {}
     for made in exits:
         since = not made.zero and made.how in ("total", "gather") and made.owner != "set"
         store = _store(made)
         # A line with `[:] =` stands for one object; others share an exchange.
         alone = store and store != "in place"
-        key = (made.how, made.path.each, store + (made.path.text if alone else ""), since, made.path.bound)
+        key = (made.how, made.path.each, store + (made.path.text if alone else ""), since, made.path.bound, made.by_key)
         found.setdefault(key, []).append(made)
     lines = [
-        Line(how, each, _store(group[0]), since, tuple(group), bound)
-        for (how, each, _, since, bound), group in found.items()
+        Line(how, each, _store(group[0]), since, tuple(group), bound, by_key)
+        for (how, each, _, since, bound, by_key), group in found.items()
     ]
     return sorted(lines, key=lambda line: _ORDER.index(line.how))
 

@@ -1,6 +1,7 @@
 """Sums, means, extremes and gathered entries of several values, against one process on all data."""
 
 import random
+import warnings
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -276,6 +277,22 @@ def losses_of_batches_take_turns_and_deques_keep_the_last():
     assert lists[0]["loss"] == list(map(float, range(_n))) and lists[0]["array"].tolist() == list(range(_n))
     assert lists[1] == {"all": [1] * _n, **{rank: [rank] for rank in range(_n)}}
     assert sorted(lists[2]) == [f"id {rank}" for rank in range(_n)]
+    rows = {_r: [_r, "own"], "all": {_r: 1}, "old": (7, 8), "set": 9}
+    before = dl.snapshot({"old": (7, 8), "set": 3, -1: [0]})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = dl.gather({**rows, "last": _r, -1: [0]}, since=before, by_key=True)
+    ranks = range(_n)
+    assert found == {
+        **{rank: [rank, "own"] for rank in ranks},
+        "all": dict.fromkeys(ranks, 1),
+        "old": (7, 8),
+        "set": 9,
+    } | {
+        "last": _n - 1,
+        -1: [0],
+    }
+    assert len(told) == (_r == 0) and all("'last' by ranks 0 and 1" in str(each.message) for each in told)
     mixed = dl.gather([None, "text", torch.tensor(_r), (1, np.float32(_r))])
     assert [entry.item() for entry in mixed[2 * _n : 3 * _n]] == list(range(_n))
     assert dl.gather([True, _r > 0]) == [True] * _n + [rank > 0 for rank in range(_n)]

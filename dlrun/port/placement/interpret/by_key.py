@@ -34,7 +34,8 @@ class ByKey(Statements):
         owners = [ref for ref in self.eval(asked).refs if isinstance(ref, Obj)]
         value, at = self.eval(line.value), self.index_of(kept[0])
         kinds = {ref.kind for ref in value.refs if isinstance(ref, Obj)}
-        holds = kinds <= {"list", "dict", "set", "deque", "instance"} and self.content(value).kind is Kind.SAME
+        holds = kinds <= {"list", "dict", "set", "deque", "instance", "foreign"}
+        holds = holds and self.content(value).kind is Kind.SAME and (kinds != {"foreign"} or self.are_zeros(value))
         begins = bool(kinds) or (value.zero and value.scalar and key_of(at.const) is None)
         if not owners or any(ref.kind != "dict" for ref in owners):
             return False

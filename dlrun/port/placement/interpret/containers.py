@@ -36,7 +36,7 @@ from dlrun.port.placement.values import (
     trimmed,
     unknown,
 )
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import calls_method, walk
 
 CONTAINERS = ("list", "dict", "set", "deque", "generator")
 
@@ -322,6 +322,7 @@ class Containers(IterationNumbers):
 
     def keys_in(self, ref: Obj) -> Place:
         """Return the placement of a dict's keys: where iterations set some that are not known, of this rank's."""
+        self.note_asked(ref)
         rest = [v for k in (REST, GROWN) if (v := (self.state or {}).get((ref, k))) is not None]
         self.use(*rest)  # its keys are those of all ranks where it is made serial
         lost = [v.place for v in rest if v.place.kind is Kind.UNKNOWN]
@@ -417,20 +418,31 @@ class Containers(IterationNumbers):
             if isinstance(source, Obj) and source.kind == "dict":
                 for key, value in self.fields(source):
                     if value.name != "empty":
-                        self.put(ref, None if key in (REST, GROWN) else key, value)
+                        self._merge(ref, None if key in (REST, GROWN) else key, value)
                 return
         held = (self.state or {}).get((ref, REST))
         entry = self.entries(arg)
         if ref.name != "counter" and entry.items is not None and len(entry.items) == 2:
             named = [f for r in arg.refs if isinstance(r, Obj) for f in self.fields(r)] or [(REST, entry)]
             for at, (first, second) in ((at, pair.items) for at, pair in named if pair.items):
-                self.put(ref, None if at in (REST, GROWN) else key_of(first.const), second)  # dict([("test", 0)])
+                self._merge(ref, None if at in (REST, GROWN) else key_of(first.const), second)  # dict([("test", 0)])
             return
         if ref.name == "counter" and held is not None and held.place.kind is Kind.RUN:
             counted = self.of_episode(parts.SUMMED) if self.shards.parts else ENTRY
             self.write((ref, REST), Value(self.grows(held.place, counted)))
         else:
             self.put(ref, None, entry if ref.name != "counter" else Value(self.content(entry)))
+
+    def _merge(self, ref: Obj, key: str | None, value: Value) -> None:
+        """Put an entry of another dict into ``ref``; where its key is not known, as ``ref[key] = value`` does it."""
+        if key is None and self.loop is not None and ref.name != "counter":
+            self.store_entry(ref, None, Value(ENTRY), value, ref.site)
+        else:
+            self.put(ref, key, value)
+
+    def store_entry(self, ref: Obj, key: str | None, index: Value, value: Value, target: cst.CSTNode) -> None:
+        """Keep a value in a container; see ``statements``."""
+        raise NotImplementedError
 
     def clear(self, ref: Obj) -> None:
         """Empty ``ref``, or set it to zero."""
@@ -446,8 +458,12 @@ class Containers(IterationNumbers):
         """Return what a dict holds under a key, put there where it is not: ``setdefault(key, [])``."""
         key = key_of(args[0].const) if args else None
         found = self.entry_in(ref, key, Value(refs=frozenset([ref])))
-        if key is None and len(args) > 1 and args[1].zero and args[1].scalar and found.place.kind is Kind.RUN:
-            return found  # a sum, which begins at zero for a new key
+        if key is None and len(args) > 1 and self.loop is not None and self.are_zeros(args[1]):
+            args = [args[0], Value(zero=True)]  # the array of a key is a sum as a number would be
+            if self._is_changed(node):
+                args[1] = args[1].at(unknown(node, "arrays of new keys are changed where no name of theirs stands"))
+        if key is None and len(args) > 1 and args[1].zero and not args[1].refs and found.place.kind is Kind.RUN:
+            return found if args[1].place == SAME else args[1]  # a sum, which begins at zero for a new key
         if len(args) > 1 and not (found.refs or found.items):
             made = self.kept_apart(args[1], node, key)
             own = [r for r in made.refs if isinstance(r, Obj) and r.kind == "instance"]
@@ -479,6 +495,15 @@ class Containers(IterationNumbers):
             self.born[kept, name] = held
         return Value(refs=frozenset([kept]), zero=given.zero)
 
+    def _is_changed(self, node: cst.CSTNode) -> bool:
+        """Tell whether a line goes on with what ``setdefault()`` returns: ``d.setdefault(k, zeros)[i] += 1``."""
+        return calls_method(node, "setdefault") and not isinstance(self.script.parents.get(node), cst.Expr)
+
+    def are_zeros(self, value: Value) -> bool:
+        """Tell whether a value is an array of zeros, that the program has made."""
+        held = [(self.state or {}).get((r, CONTENT)) for r in value.refs if isinstance(r, Obj) and r.kind == "foreign"]
+        return bool(held) and len(held) == len(value.refs) and all(h is not None and h.zero for h in held)
+
     def _is_put_back(self, node: cst.Call) -> bool:
         """Tell whether what ``row = d.get(key, {"n": 0})`` returns is kept under that key: ``d[key] = row``."""
         line = self.script.parents.get(node)
@@ -504,6 +529,8 @@ class Containers(IterationNumbers):
         key = key_of(args[0].const) if args else None
         known = key is not None and (self.state or {}).get((ref, key)) is not None
         found = self.entry_in(ref, key, Value(refs=frozenset([ref])))
+        if key is None and len(args) > 1 and args[1].items and all(v.zero and v.scalar for v in args[1].items):
+            self.born[ref, REST] = args[1]  # n, hits = d.get(label, (0, 0)): what sums begin with
         return found if known or len(args) < 2 else join(found, args[1]) if found.place.kind is not Kind.RUN else found
 
     # -- what libraries' objects hold --------------------------------------------------------------------------------
@@ -651,4 +678,6 @@ class Containers(IterationNumbers):
         serial = self.loop is None and self.serial(value)
         filled = [ref for ref in value.refs if isinstance(ref, Obj) and ref.kind == "dict" and self.loop is not None]
         name = length_of(filled[0]) if len(filled) == len(value.refs) == 1 else ""
+        for ref in filled:
+            self.note_asked(ref)
         return Value(SAME if place.kind is not Kind.UNKNOWN else place, scalar=True, reduced=serial, name=name)

@@ -51,6 +51,7 @@ class Exit:
     ordered: bool = False  # whether a list keeps its entries sorted, or in a heap
     of: tuple[str, str] = ("", "")  # what a quotient is computed of anew
     in_order: bool = True  # whether a list's entries come in the serial order
+    by_key: bool = False  # of a dict: whether each entry is of its key, and no part of one
     at: Any = field(default=None, compare=False)  # the location
     counts: bool = field(default=False, compare=False)  # whether all ranks have added the same in each iteration
 
@@ -73,12 +74,15 @@ class Exits(LibraryRows):
         self.nameless: set[cst.CSTNode] = set()  # loops over what a generator draws from a share: none can tell later
         self._longer: set[Location] = set()  # tuples to which each iteration adds
         self._anew: set[Location] = set()  # what is bound to another object in each iteration
+        self._rows: set[Location] = set()  # of these, what is bound to another list of known entries
+        self._made_for_keys: set[Location] = set()  # what iterations make for keys of a dict
         self._bases: list[State] = []  # the states in which the loops began
         self.counters: set[tuple[cst.CSTNode, Any]] = set()  # what counts on from loop to loop, and is not reduced
         self.counted_at: dict[tuple[cst.CSTNode, Any], Location] = {}  # where these counters are
         self.beside_serial: set[tuple[cst.CSTNode, Any]] = set()  # counters that the run before has met beside sums
         self.count_on: set[tuple[cst.CSTNode, Any]] = set()  # what was found to do so by the run before this one
         self.whole: cst.CSTNode | None = None  # the loader whose batches the last loop went through as they are
+        self.asked: set[Obj] = set()  # the dicts that the last loop asked for what they held
         self._never_zero: set[Location] = set()
         self._last_places: dict[Location, Place] = {}  # what the last iteration left
         self._counting: set[Location] = set()  # what all ranks add the same to in each iteration
@@ -152,6 +156,8 @@ class Exits(LibraryRows):
             return tuples
         if self.whole is not None and whole.inexact(place):
             return None
+        if place.untouched and self._was_of(at, place.at):
+            return before  # of the object that a name was bound to before the loop
         if isinstance(at[0], Obj) and isinstance(place.at, tuple) and self._moved(at, place.at):
             before = self._before_of(place.at)
             place = replace(place, at=at)
@@ -227,6 +233,12 @@ class Exits(LibraryRows):
         held = (self.state or {}).get(outer) if isinstance(outer, tuple) else None
         return name == at[1] and held is not None and at[0] in held.refs
 
+    def _was_of(self, at: Location, origin: Any) -> bool:
+        """Tell whether ``at`` is a field of the object that a name was bound to before the loop, and no longer is."""
+        outer, name = origin if isinstance(origin, tuple) else (None, "")
+        before = self._before_loop.get(outer) if isinstance(outer, tuple) else None
+        return name == at[1] and before is not None and at[0] in before.refs and not self._moved(at, origin)
+
     def _before_of(self, origin: Any) -> Value | None:
         outer, name = origin
         held = self._before_loop.get(outer)
@@ -301,7 +313,10 @@ class Exits(LibraryRows):
             how = unknown(node, "some of its entries are put behind the others, and some replace others", at)
         if listed and any(map(self.shared_by_calls, (at[0], *value.refs))):
             how = unknown(node, "a parameter defaults to it, and calls share it", at)
-        if self.shards.parts and how == "gather" and (node not in self.over or node in self.nameless):
+        by_key = "stored" in place.adds and isinstance(at[0], Obj) and at[0].kind == "dict" and how == "gather"
+        if by_key and at[0] in self.asked:
+            how = unknown(node, "what each rank keeps in it goes by what it has kept there before", at)
+        if self.shards.parts and how == "gather" and not by_key and (node not in self.over or node in self.nameless):
             how = unknown(node, "no line behind the loop can name the loader whose samples it keeps", at)
         if isinstance(how, Place):
             return value.at(how) if how != SAME else replace(value, place=SAME)
@@ -373,6 +388,7 @@ class Exits(LibraryRows):
             shared,
             ordered,
             in_order=not some,
+            by_key=by_key,
             at=at,
             counts=place.adds <= {"same", "scaled"} and how == "total" and not inside,
         )
@@ -469,6 +485,8 @@ class Exits(LibraryRows):
 
     def _how_parts(self, at: Location, place: Place, listed: bool) -> How | Place:
         how = parts.how(place.adds, listed) if place.kind is Kind.RUN else "?"
+        if "stored" in place.adds and place.adds <= {"summed", "stored"} and getattr(at[0], "kind", "") == "dict":
+            how = "gather"  # an entry is of its sample
         if how == "?":
             return unknown(self.script.module, "the parts that the ranks have of it neither add up nor average", at)
         return how if how else SAME  # type: ignore[return-value]
@@ -545,9 +563,9 @@ class Exits(LibraryRows):
         on = [now.place.at == p.at for now, p in zip(items, own, strict=True)]
         if before is None or before.items is None or not any(on):
             return None
-        sums = all(on) and all(now.place.kind is Kind.RUN and now.place.adds <= {"entry", "same"} for now in items)
-        if sums:
-            added = Place(Kind.RUN, at, frozenset({"entry"}))
+        ways = {self._how(at, now, now.place) for now in items if now.place.adds}
+        if all(on) and all(now.place.kind is Kind.RUN for now in items) and ways == {"total"}:
+            added = Place(Kind.RUN, at, frozenset().union(*(now.place.adds for now in items)))
             first = constant(0) if all(map(self._is_zero, before.items)) else before
             made = self._reduce(node, at, replace(value, place=added, items=None), first, found, added)
             return made if made.place != SAME else replace(made, items=tuple(now.at(SAME) for now in items))

@@ -429,6 +429,7 @@ class Expressions(Machine):
 
     def entry_in(self, ref: Obj, key: str | None, owner: Value) -> Value:
         """Return the entry of an object under ``key``; of one that is not known any of them."""
+        self.note_asked(ref)
         key = self.from_end(ref, key)
         if key is not None and (held := self.read((ref, key))) is not None:
             return self.entry_of(held, key)

@@ -78,6 +78,9 @@ class Loops(Exits):
                 base[at] = base.get((at[0], REST), EMPTY) if keyed else EMPTY  # made for keys that are not known
         for at in [at for at in written if at[1] == REST and at in base and at[0] in there]:
             self._filled_later(at, base)
+        for at in [at for at in written if at[1] == REST and at in base and base[at].name == "empty"]:
+            if (zeros := self.born.get(at)) is not None and zeros.items:
+                base[at] = zeros
         self._of_classes(written, base)
         for ref in {at[0]: None for at in written if at[1] == REST and at[0] in there}:
             self._unkeyed(ref, base)
@@ -85,7 +88,14 @@ class Loops(Exits):
         self._anew = {
             at for at in carried if (now := (self.state or {}).get(at)) is not None and now.refs - base[at].refs
         }
+        self._rows = {
+            at for at in self._anew if self._is_row(base[at], base) and self._is_row(self.state[at], self.state)
+        }
         self._longer = {at for at in carried if self._lengthens(base[at], (self.state or {}).get(at))}
+        left: State = self.state or {}
+        self._made_for_keys = {
+            at for at in carried if at[1] == REST and left[at].refs and left[at].place.kind is Kind.ENTRY
+        }
         starts: State = {}
         self._kept_numbers: set[Location] = set()
         optimistic: set[Location] = set()
@@ -104,7 +114,7 @@ class Loops(Exits):
         self._note_zeros(carried, base)
         out = self._iteration(node, begin, self._start(base, carried, starts))
         del self.diverged[diverged:]
-        self.loop, self.whole = None, loop.whole
+        self.loop, self.whole, self.asked = None, loop.whole, loop.asked
         self.state = self._left(node, base, out) if out is not None else None
         if self.state is not None and self.recording:
             self.names_behind.setdefault(node, []).append({name for owner, name in self.state if owner is self.frame})
@@ -217,6 +227,8 @@ class Loops(Exits):
         held = (self.state or {}).get(at)
         born = {made for made, _ in self.born}
         refs = [r for r in held.refs if isinstance(r, Obj)] if held is not None else []
+        if held is not None and held.place.kind is Kind.ENTRY:
+            return False  # made anew for a key
         lists = [r for r in refs if r.kind in _LISTS or (r.kind in ("instance", "dict") and r in born)]
         if at[0].kind != "dict" or at[1] == GROWN or not lists or len(lists) < len(held.refs):  # type: ignore[union-attr]
             return False
@@ -250,10 +262,12 @@ class Loops(Exits):
             kinds = {ref.kind for ref in held.refs if isinstance(ref, Obj)}
             if held.place.kind is Kind.SHARD:
                 state[at] = held
+            elif at in self._made_for_keys:
+                state[at] = Value(self._carries(at))
             elif held.refs and kinds <= {"foreign"}:
                 zero = self._zero(held)
                 state[at] = Value(self._carries(at), zero=zero or held.zero, scalar=held.scalar)
-            elif held.refs and kinds <= set(_LISTS):
+            elif held.refs and kinds <= set(_LISTS) and at not in self._rows:
                 state[at] = held
                 self._grows(held, at, state)
             elif held.refs and self._made_anew(at, held, kinds, carried):
@@ -277,7 +291,11 @@ class Loops(Exits):
         """Tell whether iterations bind ``at`` to objects that they make, or change: no mere choice."""
         if kinds == {"instance"}:
             return at in self._anew or any((ref, name) in carried for ref in held.refs for name, _ in self.fields(ref))
-        return kinds == {"dict"} and at in self._anew
+        return at in self._rows or (kinds == {"dict"} and at in self._anew)
+
+    def _is_row(self, held: Value, state: State) -> bool:
+        """Tell whether a value is a list of entries that are known one by one: ``[seen, 0.0]``."""
+        return bool(held.refs) and all(isinstance(ref, Obj) and self.is_row(ref, state) for ref in held.refs)
 
     @staticmethod
     def _lengthens(before: Value, now: Value | None) -> bool:
@@ -427,7 +445,8 @@ class Loops(Exits):
         kept = [
             v
             for ref in value.refs
-            if isinstance(ref, Obj) and (ref.kind == "instance" or (ref.kind == "dict" and at in self._anew))
+            if isinstance(ref, Obj)
+            and (ref.kind == "instance" or (ref.kind == "dict" and at in self._anew) or at in self._rows)
             for v in self._fields_now(ref, at)
         ]
         if kept:

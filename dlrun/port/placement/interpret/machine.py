@@ -86,6 +86,7 @@ class Sharded:
     own: bool = False  # whether it goes through a shard itself, and not through what its body draws
     whole: cst.CSTNode | None = None  # the loader whose batches are sharded as they are
     inner: int = 0  # how deep in loops whose number of iterations differs between ranks
+    asked: set[Obj] = field(default_factory=set)  # dicts that its body asks for what they hold
 
 
 @dataclass(frozen=True)
@@ -586,7 +587,8 @@ class Machine:
                     place = combine([value.place, inner.place])
                     found = join(found, Value(place=place, reduced=inner.reduced, of=self.memory_of(value)))
         if found is None:
-            place = value.place if value.place.kind not in (Kind.SHARD, Kind.RUN) else Place(Kind.ENTRY)
+            place = value.place if value.place.kind is not Kind.SHARD else Place(Kind.ENTRY)
+            place = MIX if place.kind is Kind.RUN else place
             return Value(place=place, reduced=value.reduced)
         return self.of_chosen(value, found)
 
@@ -634,6 +636,16 @@ class Machine:
             return []
         known = [(name, self.state.get((owner, name))) for name in names]
         return [(name, value) for name, value in known if value is not None]
+
+    def note_asked(self, ref: Obj) -> None:
+        """Note that an iteration over a shard asks what a dict holds so far, which is what this rank has put there."""
+        if self.loop is not None and ref.kind == "dict":
+            self.loop.asked.add(ref)
+
+    def is_row(self, ref: Obj, state: State) -> bool:
+        """Tell whether ``ref`` is a list of entries that ``state`` knows one by one: ``[seen, 0.0]``."""
+        names = [k for k in self.keys.get(ref, ()) if (held := state.get((ref, k))) and held.name != "empty"]
+        return ref.kind == "list" and bool(names) and all(name[1:-1].isdigit() for name in names)
 
     def reachable(self, roots: list[Value]) -> list[Obj]:
         """Return the objects that can be reached from ``roots``, each once."""

@@ -343,6 +343,9 @@ class Statements(Loops):
         index, value = self._placed(target, owner, index, value)
         if owner.of and not self.content(value).uniform:
             self.lose_shared(owner, target)
+        if self.loop is not None and not owner.refs and owner.items is None and isinstance(target.value, cst.Subscript):
+            self._store_inside(target.value, index, value)
+            return
         key = key_of(key_in(index))
         self.note_steering(index.const, value, source)
         self.note(target, value)
@@ -362,6 +365,20 @@ class Statements(Loops):
                 named = self.from_end(ref, key)
                 value = self._guarded((ref, named or REST), value, source)
                 self.store_entry(ref, named, index, value, target)
+
+    def _store_inside(self, entry: cst.Subscript, index: Value, value: Value) -> None:
+        """Keep ``value`` in an array that a dict or list holds: ``sums[label][0] += 1``."""
+        for ref in self.eval(entry.value).refs:
+            if not isinstance(ref, Obj) or ref.kind not in ("dict", "list"):
+                continue
+            at = (ref, key_of(key_in(self.index_of(entry))) or REST)
+            held = (self.state or {}).get(at)
+            if held is None or (self.content(value).uniform and value.place.kind is not Kind.RUN):
+                continue
+            sums = value.place.kind is Kind.RUN and held.place.kind is Kind.RUN and value.place.at == held.place.at
+            lost = unknown(entry, "each rank sets entries of arrays in it", at)
+            added = replace(held.place, adds=held.place.adds | self._under(index, value.place).adds)
+            self.write(at, held.at(added if sums else lost))
 
     def _placed(self, target: cst.Subscript, owner: Value, index: Value, value: Value) -> tuple[Value, Value]:
         """Return a place and what is stored there; unknown where ranks store by numbers of their own iterations.
@@ -464,6 +481,8 @@ class Statements(Loops):
         if before and value.place.kind is Kind.SAME and not value.refs:  # seen[label] = True
             text = "each rank sets other entries of it, by its own samples"
             value = value.at(ENTRY if ref.kind == "dict" else unknown(target, text, (ref, REST)))
+        elif before and value.refs and ref.kind == "dict":
+            value = self._made_for_key(value)
         elif by_sample and not before and self.shards.parts and ref.kind in ("dict", "list"):
             self.samples_in[ref] = samples.MIXED  # of a part
         at = (ref, key or REST)
@@ -474,9 +493,23 @@ class Statements(Loops):
                 place = self._under(index, value.place)
                 adds = place.adds if sums else self._stored(index, value)
                 stored = Place(Kind.RUN, held.place.at, held.place.adds | adds)
-                self.write(at, Value(stored, refs=held.refs, scalar=one_more(held, value)))
+                self.write(at, Value(stored, refs=held.refs | value.refs, scalar=one_more(held, value)))
                 return
         self.put(ref, key, value)
+
+    def _made_for_key(self, value: Value) -> Value:
+        """Return what an iteration makes of its samples, and keeps under a key of theirs: ``best[label] = [p, i]``.
+
+        A list of known entries is as a tuple of them; another object that holds local numbers is an entry itself.
+        """
+        refs, place = [ref for ref in value.refs if isinstance(ref, Obj)], self.content(value)
+        if place.uniform or any(map(self._is_older, refs)):
+            return value
+        if len(refs) == len(value.refs) == 1 and value.items is None and self.is_row(refs[0], self.state or {}):
+            entries = (self.read((refs[0], f"[{i}]")) for i in range(len(self.fields(refs[0]))))
+            items = tuple(entry for entry in entries if entry is not None)
+            return Value(place) if place.kind is Kind.ENTRY else Value(items=items, name="tuple")
+        return value.at(place) if place.kind is Kind.ENTRY else value
 
     def _is_older(self, ref: Obj) -> bool:
         """Tell whether an object was there before this iteration, as far as the place tells that makes it."""
