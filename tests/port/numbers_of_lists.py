@@ -20,7 +20,9 @@ for epoch in range(2):
     confusion, table = [[0] * 3 for _ in range(3)], np.zeros((3, 3), int)
     hits, pairs = collections.defaultdict(int), collections.Counter()
     named = {name: 0 for name in names}
-    sure, wrong = [], []
+    sure, wrong, rows, of_samples, by_label = [], [], [], [], collections.defaultdict(list)
+    classes, sums, began = collections.Counter(), collections.Counter(), collections.Counter(n=0)
+    low, high = 1e9, torch.tensor(-1e9)
     for xb, yb in loader:
         out = model(xb)
         loss = nn.functional.cross_entropy(out, yb)
@@ -54,9 +56,25 @@ for epoch in range(2):
         for o in out.detach():
             if o[0] > o[1]:
                 counts[11] += 1
+        for i, (g, a, s) in enumerate(zip(guesses, labels, scores)):
+            rows.append([a, g, s])
+            by_label[a].append((g, s))
+        for one, label in zip(xb, yb):
+            of_samples.append({"x": one[0].item(), "label": int(label)})
+        classes += collections.Counter(labels)
+        sums.update(n=len(yb), hits=(guess == yb).sum().item())
+        sums += collections.Counter(l=loss.item() * len(yb))
+        began.update({"n": len(yb)})
+        low, high = min(low, out.min().item()), torch.max(high, out.max().detach())
+        last = out.abs().max().item()
         sure += [round(s, 3) for s in scores if s > 0.8]
         wrong.extend([a for g, a in zip(guesses, labels) if g != a])
     print("counts", *counts)
     print("tables", confusion, table.tolist())
     print("kept", dict(sorted(hits.items())), sorted(pairs.items()), named)
     print("lists", len(sure), len(wrong), sorted(sure)[:3], sorted(wrong)[:3])
+    print("rows", len(rows), rows[5][:2], round(rows[-1][2], 4), round(sum(r[2] for r in rows), 3))
+    print("by label", sorted((label, len(kept), round(sum(s for _, s in kept), 3)) for label, kept in by_label.items()))
+    print("of samples", len(of_samples), round(of_samples[9]["x"], 4), sum(row["label"] for row in of_samples))
+    print("counters", sorted(classes.items()), sums["hits"] / sums["n"], round(sums["l"] / sums["n"], 5), began["n"])
+    print("extremes", round(low, 4), round(high.item(), 4), round(last, 4))

@@ -351,7 +351,7 @@ def test_a_number_that_a_library_out_of_sight_makes_of_a_part_is_averaged_and_to
     [
         ("numbers_of_cut_batches.py", 12),
         ("numbers_of_losses.py", 6),
-        ("numbers_of_lists.py", 8),
+        ("numbers_of_lists.py", 18),
         ("numbers_of_entries.py", 26),
     ],
 )
@@ -540,3 +540,12 @@ for x, y in both():"""
     (tmp_path / "dist.py").write_text(port(script, Options(batch="global")).text)
     serial, mine = started(tmp_path, ["train.py"]), started(tmp_path, ["dist.py"], ranks=2)
     assert rounded(mine) == rounded(serial)
+
+
+@pytest.mark.parametrize(
+    "told", ["-out.max().item()", "(out - out.mean()).max().item()", "max(out.max().item(), loss.item())"]
+)
+def test_what_is_made_of_the_extremes_of_a_part_is_told(told) -> None:
+    last = SHOWN.replace('print(f"{SHOWN:.4f}")', f"last = {told}") + "print(last)\n"
+    ported = port(last, Options(batch="global"))
+    assert [d.name for d in ported.doubts] == ["unknown-placement"] and "dl.maximum" not in ported.text

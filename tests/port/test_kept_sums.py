@@ -310,3 +310,13 @@ def test_what_is_kept_for_a_key_by_what_was_kept_there_before_is_told(keep) -> N
         ported = port(script, Options(batch=batch))
         assert [doubt.name for doubt in ported.doubts] == ["unknown-placement"]
         assert "dl.gather" not in ported.text and "dl.total" not in ported.text
+
+
+def test_what_a_counter_takes_the_greatest_of_is_told() -> None:
+    keeps = "sum_of |= Counter(y[:, 0].round().tolist())"
+    script = "from collections import Counter\n" + BETWEEN.replace("KEEP", keeps).replace(
+        "= 0.0, 0, []", "= 0.0, Counter(), [0]"
+    )
+    for batch in ("local", "global"):
+        doubts = [doubt.why for doubt in port(script, Options(batch=batch)).doubts]
+        assert doubts == ["sum_of: local to rank 0: each rank has the union, or the difference, of its own counts"]

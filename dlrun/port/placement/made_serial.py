@@ -163,6 +163,8 @@ class MadeSerial(Wraps):
         if place.kind is Kind.ENTRY and self.is_number(node) and not isinstance(node, (cst.List, cst.Dict, cst.Tuple)):
             if "summed" in place.adds:
                 return [Wrap(node, "total")]
+            if extreme := parts.extreme(place):
+                return [Wrap(node, extreme)]
             if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
                 sums = [n for n in (node.left, node.right) if "summed" in self.place(n).adds]
                 if len(sums) == 2:

@@ -331,7 +331,8 @@ def combine(places: Iterable[Place]) -> Place:
         marks = {p.adds for p in found if p.kind is Kind.ENTRY}
         if len(marks) > 1 and frozenset({"summed"}) in marks:
             return Place(Kind.ENTRY, adds=frozenset({"bent"}))  # of what adds up over the ranks, and what averages
-        return next((p for p in found if p.kind is Kind.ENTRY and p.adds), ENTRY)
+        marked = next((p for p in found if p.kind is Kind.ENTRY and p.adds), ENTRY)
+        return replace(marked, adds=marked.adds - {"max", "min"}) if marked.adds & {"max", "min"} else marked
     if Kind.CLOCK in kinds:
         return CLOCK
     for special in (MIXED, BENT_COUNT):

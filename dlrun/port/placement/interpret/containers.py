@@ -377,6 +377,8 @@ class Containers(IterationNumbers):
             return ""
         held = [*(entry.items or ()), *(v for box in boxes for _, v in self.fields(box) if v.name != "empty")]
         local = [v for v in held if not v.place.uniform]
+        if self.apart and local and all(v.place == ENTRY for v in local):
+            return "row" if any(v.name == samples.NTH for v in held) else "samples"  # a row of each sample
         if not any(v.scalar and v.place.kind is Kind.ENTRY for v in local):
             return ""
         folds = {parts.added(v.place, self.apart) if v.scalar and v.place.kind is Kind.ENTRY else "row" for v in local}
@@ -410,28 +412,40 @@ class Containers(IterationNumbers):
             else:
                 self.extend(ref, arg, given)
         for given in node.args:
-            if given.keyword is not None and ref.kind == "dict":
+            if given.keyword is not None and ref.name == "counter" and self.loop is not None:
+                self._count_up(ref, key_of(given.keyword.value), self.eval(given.value))
+            elif given.keyword is not None and ref.kind == "dict":
                 self.put(ref, key_of(given.keyword.value), self.eval(given.value))
 
     def _update(self, ref: Obj, arg: Value) -> None:
+        if ref.name == "counter" and self.loop is not None:
+            named = [f for r in arg.refs if isinstance(r, Obj) and r.kind == "dict" for f in self.fields(r)]
+            often = self.of_episode(parts.SUMMED) if self.shards.parts else ENTRY  # how often an entry occurs
+            for key, value in [f for f in named if f[1].name != "empty"] or [(REST, Value(often, scalar=True))]:
+                self._count_up(ref, None if key in (REST, GROWN) else key, value)
+            return
         for source in arg.refs:
             if isinstance(source, Obj) and source.kind == "dict":
                 for key, value in self.fields(source):
                     if value.name != "empty":
                         self._merge(ref, None if key in (REST, GROWN) else key, value)
                 return
-        held = (self.state or {}).get((ref, REST))
         entry = self.entries(arg)
         if ref.name != "counter" and entry.items is not None and len(entry.items) == 2:
             named = [f for r in arg.refs if isinstance(r, Obj) for f in self.fields(r)] or [(REST, entry)]
             for at, (first, second) in ((at, pair.items) for at, pair in named if pair.items):
                 self._merge(ref, None if at in (REST, GROWN) else key_of(first.const), second)  # dict([("test", 0)])
             return
-        if ref.name == "counter" and held is not None and held.place.kind is Kind.RUN:
-            counted = self.of_episode(parts.SUMMED) if self.shards.parts else ENTRY
-            self.write((ref, REST), Value(self.grows(held.place, counted)))
+        self.put(ref, None, entry if ref.name != "counter" else Value(self.content(entry)))
+
+    def _count_up(self, ref: Obj, key: str | None, value: Value) -> None:
+        """Add ``value`` to what a Counter has under ``key``."""
+        at = (ref, key) if key is not None and (ref, key) in (self.state or {}) else (ref, REST)
+        held = (self.state or {}).get(at)
+        if held is not None and held.place.kind is Kind.RUN:
+            self.write(at, Value(self.grows(held.place, self.content(value), value.scalar), scalar=True))
         else:
-            self.put(ref, None, entry if ref.name != "counter" else Value(self.content(entry)))
+            self.put(ref, key if at[1] != REST else None, Value(self.content(value), scalar=True))
 
     def _merge(self, ref: Obj, key: str | None, value: Value) -> None:
         """Put an entry of another dict into ``ref``; where its key is not known, as ``ref[key] = value`` does it."""
@@ -605,7 +619,7 @@ class Containers(IterationNumbers):
                     keys = [r for r in arg.refs if isinstance(r, Obj) and r.kind == "dict"]
                     entries = self.iterate(node, arg) if keys or arg.name == "parallel" else self.entries(arg)
                     self.write((made, REST), entries)
-        elif row is Row.DICT or (args and not args[0].refs and args[0].place.kind is not Kind.SAME):
+        elif row is Row.DICT or keywords or (args and not args[0].refs and args[0].place.kind is not Kind.SAME):
             for arg in args:
                 self._update(made, arg)
             written = {given.keyword.value: given.value for given in node.args if given.keyword is not None}

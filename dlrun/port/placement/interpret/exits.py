@@ -284,6 +284,10 @@ class Exits(LibraryRows):
         if path is None:
             return None
         summed = self.shards.parts and value.place.adds == parts.SUMMED.adds
+        if self.shards.parts and (extreme := parts.extreme(value.place)):
+            made = Exit(node, path, extreme, False, scalar=True)
+            self.exits[made] = None
+            return Value(SAME, scalar=True, pending=frozenset([made]), reduced=True)
         if value.place.adds and self.shards.parts and not summed:
             return value.at(unknown(node, "the parts that the ranks have of it neither add up nor average", at))
         if value.name == POSITION and not self._ascends(node):

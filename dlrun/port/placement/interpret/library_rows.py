@@ -94,7 +94,7 @@ class LibraryRows(Calls):
         if not args:
             return ANY
         starts = args[1] if len(args) > 1 else next((self.eval(a.value) for a in node.args if a.keyword), None)
-        return self.numbered(args[0], self.iterate(node, args[0]), node, starts)
+        return self.numbered(args[0], self.iterate(node.args[0].value, args[0]), node, starts)
 
     def _row_pairs(self, args: list[Value], node: cst.Call) -> Value:
         shard = any(a.place.kind is Kind.SHARD for a in args)

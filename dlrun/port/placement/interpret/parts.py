@@ -13,7 +13,7 @@ made by a library of which nothing is known: a number of it is taken for a mean,
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import libcst as cst
 
@@ -28,6 +28,9 @@ PER = Place(Kind.ENTRY, adds=frozenset({"bent", "per"}))  # a number over the sa
 RATE = Place(Kind.ENTRY, adds=frozenset({"bent", "rate"}))  # a sum over another one
 PICKED = Place(Kind.ENTRY, adds=frozenset({"picked"}))  # of the samples that a test has let in: some of each rank's
 LOCAL = Place(Kind.ENTRY, adds=frozenset({"bent", "local"}))  # of each sample, bent by a number of this rank's
+GREATEST, LEAST = (
+    Place(Kind.ENTRY, adds=frozenset({"bent", which})) for which in ("max", "min")
+)  # of the part's samples
 SUM_OR_MEAN = "whether this loss is a mean over the samples or their sum is not known"
 FOREIGN = "foreign"
 TRANSPOSED, MASK = "transposed", "mask"
@@ -211,7 +214,14 @@ def reduced(row: Row, entry: Value, whole: bool, along: bool = False) -> Place:
     number = entry.scalar and entry.name != "guessed"  # 1 - hits: one number, or one of each sample
     if not whole or number or any(r.kind == "list" for r in entry.refs if isinstance(r, Obj)):
         return entry.place if entry.place.kind is Kind.ENTRY else ENTRY
+    if row in (Row.MAX, Row.MIN) and entry.place == ENTRY and entry.name != "centered":
+        return GREATEST if row is Row.MAX else LEAST
     return SUMMED if row is Row.SUM else ENTRY if row is Row.MEAN else BENT
+
+
+def extreme(place: Place) -> Literal["maximum", "minimum", ""]:
+    """Return how the ranks' extremes of a part's samples become that of the batch: "maximum", "minimum", or ""."""
+    return "maximum" if place == GREATEST else "minimum" if place == LEAST else ""
 
 
 def is_of_samples(value: Value, place: Place) -> bool:

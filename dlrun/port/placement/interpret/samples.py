@@ -103,7 +103,8 @@ def are_samples(machine: Expressions, node: cst.CSTNode, depth: int = _DEPTH) ->
             ]
             if loops:
                 return not any(_is_tuple(machine, node, loop) for loop in loops)
-            made = [b.value for b in bound if b.value is not None and b.how == "assign"]
+            whole = [b for b in bound if b.how == "assign" and b.path[:1] != ("each",)]  # no sample itself
+            made = [b.value for b in whole if b.value is not None]
             return any(are_samples(machine, value, depth - 1) for value in made)
     return False
 

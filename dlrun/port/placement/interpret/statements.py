@@ -224,6 +224,9 @@ class Statements(Loops):
                 result = self.operated(node.operator, Value(held.place, zero=held.zero), given, node)
                 at = self.index_of(node.target) if isinstance(node.target, cst.Subscript) else ANY
                 self.write((ref, CONTENT), Value(self._under(at, result.place), zero=result.zero))
+            elif ref.name == "counter" and not isinstance(node.operator, cst.AddAssign) and self.loop is not None:
+                text = "each rank has the union, or the difference, of its own counts"
+                self.write((ref, REST), Value(unknown(node, text, (ref, REST))))
             elif ref.kind == "dict":
                 self._update(ref, given)
             else:
