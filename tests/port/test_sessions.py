@@ -409,6 +409,69 @@ def test_what_a_run_fetches_of_the_global_step_is_shown_as_the_serial_number_and
     assert 'print("step", dl.serial_steps(step), found)' in made.text
 
 
+def test_a_global_step_that_a_function_is_handed_is_read_as_the_updates_so_far() -> None:
+    source = """import numpy as np
+import tensorflow.compat.v1 as tf
+rows = np.load("rows.npy")
+def training(x, loss, train, global_step):
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        iteration = global_step.eval()
+        for i in range(0, 64, 8):
+            c, _ = sess.run([loss, train], {x: rows[i : i + 8]})
+            if (iteration + 1) % 4 == 0:
+                print("step", iteration, c)
+            iteration += 1
+def main():
+    x = tf.placeholder(tf.float32, [None, 3])
+    loss = tf.reduce_mean(tf.layers.dense(x, 1) ** 2)
+    step = tf.Variable(0, trainable=False)
+    training(x, loss, tf.train.AdamOptimizer(1e-3).minimize(loss, global_step=step), step)
+main()
+"""
+    text = port(source).text
+    assert 'print("step", dl.serial_steps(iteration + 1) - 1, dl.average(c))' in text
+
+
+def test_a_run_between_updates_is_of_local_samples_where_it_is_fed_them_and_whole_where_it_is_not() -> None:
+    source = """import numpy as np
+import tensorflow.compat.v1 as tf
+feed = tf.placeholder(tf.float32, [None, 3])
+cost = tf.reduce_mean(tf.layers.dense(feed, 1) ** 2)
+update = tf.train.AdamOptimizer(1e-3).minimize(cost)
+def fed(rows):
+    return {feed: rows}
+def batches(rows, size):
+    rows = rows[np.random.permutation(len(rows))]
+    for i in range(len(rows) // size):
+        yield rows[i * size : (i + 1) * size]
+def evaluate(sess, rows):
+    total = 0.0
+    for part in batches(rows, 16):
+        total += sess.run(cost, feed_dict=fed(part)) * len(part)
+    return total / len(rows)
+def train(rows, held):
+    best = at = count = 0
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        for part in batches(rows, 8):
+            if count % 4 == 0:
+                now = sess.run(cost, feed_dict=fed(part))
+                found = evaluate(sess, held)
+                if found > best:
+                    best, at = found, count
+                print(count, now, found)
+            sess.run(update, feed_dict=fed(part))
+            count += 1
+            if count - at > 1000:
+                break
+train(np.load("rows.npy"), np.load("held.npy"))
+"""
+    made = port(source)
+    assert "print(dl.serial_steps(count), dl.average(now), found)" in made.text
+    assert "may-hang" not in {doubt.name for doubt in made.doubts}  # all ranks find one number, and stop together
+
+
 def test_the_best_of_what_all_ranks_find_of_whole_data_every_so_often_is_one_number() -> None:
     made = port(STEPS)
     assert "    if bad > 3:\n" in made.text and "    print(best, bad)\n" in made.text

@@ -75,7 +75,7 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         before=dict(_averaged_at(facts)),
         gradients=frozenset([*getattr(facts, "averages", ()), *getattr(facts, "clipped", ())]),
         cut=frozenset(_cut(facts)),
-        alike=frozenset(call for feed in facts.feeds for call in feed.alike),
+        alike=frozenset([*facts.permutations, *(call for feed in facts.feeds for call in feed.alike)]),
         sliced={f.node: f.names for f in facts.feeds if f.how == "arrays" and not f.picks},
         averaged=frozenset(partial_sums(facts)) if facts.keeps_steps else frozenset(),
         runs=frozenset({*facts.runs, *(step.node for step in facts.steps)}) if session else frozenset(),

@@ -17,6 +17,9 @@ from dlrun.port.steps.output.writes import called, is_path, saves_model, stays, 
 
 _READS = re.compile(
     r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
+    r"(matplotlib\.(pyplot|image)|cv2|imageio(\.v[23])?|skimage\.io|scipy\.misc|tifffile)\.v?imread|PIL\.Image\.open|"
+    r"(keras|tensorflow\.keras)\.(utils|preprocessing\.image)\.load_img|joblib\.load|scipy\.sparse\.load_npz|"
+    r"scipy\.io\.(loadmat|wavfile\.read)|soundfile\.read|torchaudio\.load|torchvision\.io\.read_image|"
     r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
 )
 _ASKS = ("os.path.exists", "os.path.isfile")  # what fails of no file
