@@ -268,3 +268,16 @@ for step in range(400):
         print(step, out)
 """
     assert "for step in range(dl.steps(400)):" in port(source).text
+
+
+@pytest.mark.parametrize("log", ["from absl import logging", "from tensorflow.compat.v1 import logging"])
+def test_what_other_loggers_show_in_the_loop_is_of_all_ranks(log) -> None:
+    source = f"""{HEAD}{log}
+opt = tf.keras.optimizers.SGD(0.1)
+for x in tf.data.Dataset.from_tensor_slices(rows).batch(8):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, [weight]), [weight]))
+    logging.info("loss %s", loss.numpy())
+"""
+    assert 'logging.info("loss %s", dl.average(loss.numpy()))' in port(source).text

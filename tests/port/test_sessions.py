@@ -436,8 +436,9 @@ main()
 def test_a_run_between_updates_is_of_local_samples_where_it_is_fed_them_and_whole_where_it_is_not() -> None:
     source = """import numpy as np
 import tensorflow.compat.v1 as tf
+from settings import cfg
 feed = tf.placeholder(tf.float32, [None, 3])
-cost = tf.reduce_mean(tf.layers.dense(feed, 1) ** 2)
+cost = tf.reduce_mean(tf.layers.dense(feed, 1) ** 2) * cfg.scale
 update = tf.train.AdamOptimizer(1e-3).minimize(cost)
 def fed(rows):
     return {feed: rows}
@@ -589,3 +590,117 @@ def test_a_count_of_a_loop_that_an_exception_ends_is_known_behind_it_from_epoch_
     made = port(f"{source}        print('end of epoch', epoch, step)\n    print(step)\n")
     assert "print('end of epoch', epoch, dl.serial_steps(step))\n    print(dl.serial_steps(step))\n" in made.text
     assert {d.danger for d in made.doubts} == {"low"}
+
+
+RESUMES = """import os
+import numpy as np
+import tensorflow.compat.v1 as tf
+rows = np.load("rows.npy")
+feed = tf.placeholder(tf.float32, [None, 3])
+rate = tf.placeholder(tf.float32)
+cost = tf.reduce_mean(tf.layers.dense(feed, 1) ** 2)
+update = tf.train.MomentumOptimizer(rate, 0.9).minimize(cost)
+saver = tf.train.Saver()
+batches = len(rows) // 8
+def load(sess):
+    ckpt = tf.train.get_checkpoint_state("kept")
+    if ckpt and ckpt.model_checkpoint_path:
+        name = os.path.basename(ckpt.model_checkpoint_path)
+        saver.restore(sess, os.path.join("kept", name))
+        return True, int(name.split("-")[-1])
+    return False, 0
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    found, counter = load(sess)
+    lr, begin, at = 0.1, 0, 0
+    if found:
+        begin = int(counter / batches)
+        at = counter - begin * batches
+        if begin >= 5:
+            lr = lr * 0.1
+        print("goes on at", begin)
+    for epoch in range(begin, 10):
+        for i in range(at, batches):
+            c, _ = sess.run([cost, update], {feed: rows[i * 8 : i * 8 + 8], rate: lr})
+            counter += 1
+            if counter % 100 == 0:
+                print(counter, c)
+        at = 0
+        saver.save(sess, "kept/model", global_step=counter)
+"""
+
+
+def test_an_epoch_that_is_made_of_the_steps_in_a_checkpoints_name_is_the_serial_one() -> None:
+    text = port(RESUMES).text
+    assert "begin = int(counter / dl.steps(batches))" in text and "        if begin >= 5:" in text
+    assert 'print("goes on at", begin)' in text and "print(dl.serial_steps(counter), dl.average(c))" in text
+
+
+READER = """import numpy as np
+import tensorflow.compat.v1 as tf
+FLAGS = tf.flags.FLAGS
+class Reader:
+    def __init__(self, rows):
+        self.rows, self.at, self.epochs = rows, 0, 0
+    def next_batch(self, size):
+        start = self.at
+        self.at += size
+        if self.at > self.rows.shape[0]:
+            self.rows = self.rows[np.random.permutation(len(self.rows))]
+            start, self.at = 0, size
+        return self.rows[start : self.at]
+feed = tf.placeholder(tf.float32, [None, 3])
+queue = tf.FIFOQueue(8, [tf.float32])
+cost = tf.reduce_mean(tf.square(tf.layers.dense(feed, 1)))
+update = tf.train.AdamOptimizer(1e-3).minimize(cost)
+reader = Reader(np.load("rows.npy"))
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(100):
+        sess.run(update, {feed: reader.next_batch(FLAGS.batch_size)})
+"""
+
+
+def test_what_draws_this_ranks_samples_counts_them_as_it_is_and_a_queue_that_threads_fill_is_told() -> None:
+    made = port(READER)
+    assert "dl.average" not in made.text and "dl.shard(reader.next_batch)(FLAGS.batch_size)" in made.text
+    assert "not-shared" in {doubt.name for doubt in made.doubts}
+
+
+NORM = """import numpy as np
+import tensorflow.compat.v1 as tf
+rows = np.load("rows.npy")
+x = tf.placeholder(tf.float32, [None, 3])
+class Norm:
+    def __init__(self, width):
+        self.mean = tf.Variable(np.zeros(width).astype(np.float32), trainable=False)
+    def forward(self, out, training, decay=0.9):
+        if training:
+            mean, var = tf.nn.moments(out, [0])
+            moved = tf.assign(self.mean, self.mean * decay + mean * (1 - decay))
+            with tf.control_dependencies([moved]):
+                return tf.nn.batch_normalization(out, mean, var, None, None, 1e-4)
+        return tf.nn.batch_normalization(out, self.mean, 1.0, None, None, 1e-4)
+class Net:
+    def set_session(self, session):
+        self.session = session
+    def fit(self, rows):
+        norm, self.x = Norm(3), tf.placeholder(tf.float32, [None, 3])
+        loss = tf.reduce_mean(norm.forward(tf.layers.dense(self.x, 3), True) ** 2)
+        train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        self.test = tf.reduce_mean(norm.forward(tf.layers.dense(self.x, 3), False) ** 2)
+        self.session.run(tf.global_variables_initializer())
+        for i in range(0, 64, 8):
+            self.session.run(train, {self.x: rows[i : i + 8]})
+        print(self.session.run(self.test, {self.x: rows}))
+net = Net()
+net.set_session(tf.InteractiveSession())
+net.fit(rows)
+"""
+
+
+def test_a_mean_that_a_graph_moves_by_local_samples_and_tests_with_is_told() -> None:
+    told = [doubt for doubt in port(NORM).doubts if "self.mean" in doubt.why]
+    assert len(told) == 1
+    still = NORM.replace("self.mean * decay + mean * (1 - decay)", "self.mean * decay")
+    assert not [doubt for doubt in port(still).doubts if "self.mean" in doubt.why]
