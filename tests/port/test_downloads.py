@@ -295,6 +295,9 @@ scores = open(os.path.join(args.folder, "fold0", "scores.json")).read()
 import matplotlib.pyplot as plt
 plt.savefig(folder + "/curve.png")
 picture = plt.imread(folder + "/curve.png")
+import json
+json.dump(found, open("results.json", "w"))
+found = truth.loadRes("results.json")
 """
 
 
@@ -334,6 +337,7 @@ def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     assert 'scores = dl.rank0_first(open)(os.path.join(args.folder, "fold0", "scores.json")).read()' in text
     assert 'dl.rank0(os.system)(f"rm -rf {folder}")\nos.system("nvidia-smi")' in text
     assert 'picture = dl.rank0_first(plt.imread)(folder + "/curve.png")' in text
+    assert 'found = dl.rank0_first(truth.loadRes)("results.json")' in text
 
 
 RECORDS = """import os

@@ -689,6 +689,7 @@ class Net:
         loss = tf.reduce_mean(norm.forward(tf.layers.dense(self.x, 3), True) ** 2)
         train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
         self.test = tf.reduce_mean(norm.forward(tf.layers.dense(self.x, 3), False) ** 2)
+        print(self.test, loss)
         self.session.run(tf.global_variables_initializer())
         for i in range(0, 64, 8):
             self.session.run(train, {self.x: rows[i : i + 8]})
@@ -700,7 +701,7 @@ net.fit(rows)
 
 
 def test_a_mean_that_a_graph_moves_by_local_samples_and_tests_with_is_told() -> None:
-    told = [doubt for doubt in port(NORM).doubts if "self.mean" in doubt.why]
-    assert len(told) == 1
+    told = [doubt for doubt in port(NORM).doubts if doubt.danger != "low"]
+    assert len(told) == 1 and "self.mean" in told[0].why  # and nothing of the tensors that are printed before a run
     still = NORM.replace("self.mean * decay + mean * (1 - decay)", "self.mean * decay")
     assert not [doubt for doubt in port(still).doubts if "self.mean" in doubt.why]

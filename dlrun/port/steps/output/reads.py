@@ -23,6 +23,7 @@ _READS = re.compile(
     r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
 )
 _ASKS = ("os.path.exists", "os.path.isfile")  # what fails of no file
+_LOADS_IT = re.compile(r"^(load|read)[A-Z]\w*$")
 _READING_METHODS = ("read_text", "read_bytes")
 _WRITING_METHODS = ("write_text", "write_bytes")
 _LISTING_METHODS = ("iterdir", "glob", "rglob")
@@ -91,7 +92,9 @@ def _read_by(facts: ScriptFacts, call: cst.Call, name: str) -> _Words:
         return set()
     if _READS.search(plain(name)) or name == "h5py.File":
         return _words(facts, call, call.args[0].value)
-    if facts.framework == "torch" and name != "torch.load" and unseen_files.may_read(facts, call, name):
+    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    others = bool(_LOADS_IT.search(method)) and not facts.flow.targets(call)  # coco.loadRes("results.json")
+    if others or (facts.framework == "torch" and name != "torch.load" and unseen_files.may_read(facts, call, name)):
         return {w for arg in call.args[:2] for w in _words(facts, call, arg.value)}
     return _folder(facts, call, call.args[0].value) if plain(name) in _LISTS else set()
 
