@@ -705,3 +705,15 @@ def test_a_mean_that_a_graph_moves_by_local_samples_and_tests_with_is_told() -> 
     assert len(told) == 1 and "self.mean" in told[0].why  # and nothing of the tensors that are printed before a run
     still = NORM.replace("self.mean * decay + mean * (1 - decay)", "self.mean * decay")
     assert not [doubt for doubt in port(still).doubts if "self.mean" in doubt.why]
+
+
+def test_a_tape_that_trains_beside_a_session_is_told() -> None:
+    tape = """model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)
+for i in range(100):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(rows[np.random.randint(64, size=8)]) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+"""
+    found = [doubt.name for doubt in port(RESUMES + tape).doubts if "beside a session's runs" in doubt.why]
+    assert found == ["not-shared"]
+    assert "beside a session's runs" not in str([doubt.why for doubt in port(RESUMES).doubts])

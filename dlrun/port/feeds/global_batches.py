@@ -28,7 +28,8 @@ def divided(feeds: Feeds, compiled: list[cst.CSTNode]) -> None:
     odd = [f.node for f in feeds.found.values() if f.how != "cut" and not _gives_batches(feeds, f)]
     if feeds.episodes or odd or compiled or feeds.loops.accumulating or not feeds.found:
         node = (odd or compiled or feeds.loops.accumulating or feeds.loops.ends)[0]
-        why = "gradients are added up over several" if not (odd or compiled) else "these are no data set's"
+        why = "these are no data set's" if odd else "gradients are added up over several"
+        why = why if odd or feeds.loops.accumulating else "here a step draws its own"
         why = "the loop goes through them in a graph" if compiled else why
         raise DlrunError(
             f"{script.place(node)}: --batch global divides the batches that a loop takes of a tf.data.Dataset; {why}. "
