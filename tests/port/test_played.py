@@ -200,3 +200,21 @@ def test_where_an_episode_ends_that_is_played_for_a_model_of_keras_no_rank_waits
     made = port(KERAS)
     assert 'print("episode", len(totals) - 1, totals[-2])' in made.text
     assert "shown-by-rank-0" in {doubt.name for doubt in made.doubts}
+
+
+AT_ONCE = """import numpy as np, keras
+from concurrent.futures import ThreadPoolExecutor
+x = np.load("x.npy")
+def train(width):
+    model = keras.Sequential([keras.layers.Dense(width), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    return model.fit(x, x).history["loss"][-1]
+with ThreadPoolExecutor(2) as pool:
+    found = list(pool.map(train, (2, 4, 8)))
+"""
+
+
+@pytest.mark.parametrize(("found", "told"), [("list(pool.map(", ["may-hang"]), ("list(map(", [])])
+def test_trainings_of_keras_that_run_at_once_are_told(found, told) -> None:
+    made = port(AT_ONCE.replace("list(pool.map(", found))
+    assert [doubt.name for doubt in made.doubts if doubt.danger == "high"] == told
