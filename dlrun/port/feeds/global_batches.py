@@ -84,7 +84,7 @@ def fed(feeds: SessionFeeds) -> None:
                 "Feed a batch to placeholders with None for its size, or port with --batch local.",
             )
         given |= mine
-    names = {dotted(key): script.code(value) for value, key in given.items()}
+    names = {name: script.code(value) for value, key in given.items() for name in gradients.called(key)}
 
     def data(node: cst.CSTNode) -> str | None:
         return names.get(dotted(node)) if isinstance(node, (cst.Name, cst.Attribute)) else None
