@@ -292,6 +292,12 @@ def note(where, fold):
         file.write(str(fold))
 note(made, 0)
 scores = open(os.path.join(args.folder, "fold0", "scores.json")).read()
+import matplotlib.pyplot as plt
+plt.savefig(folder + "/curve.png")
+picture = plt.imread(folder + "/curve.png")
+import json
+json.dump(found, open("results.json", "w"))
+found = truth.loadRes("results.json")
 """
 
 
@@ -330,6 +336,8 @@ def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     assert 'kept = np.load(os.path.join(made, "older.npy"))' in text
     assert 'scores = dl.rank0_first(open)(os.path.join(args.folder, "fold0", "scores.json")).read()' in text
     assert 'dl.rank0(os.system)(f"rm -rf {folder}")\nos.system("nvidia-smi")' in text
+    assert 'picture = dl.rank0_first(plt.imread)(folder + "/curve.png")' in text
+    assert 'found = dl.rank0_first(truth.loadRes)("results.json")' in text
 
 
 RECORDS = """import os
@@ -607,3 +615,17 @@ def test_rank_0_runs_the_commands_of_which_nothing_is_asked_and_the_others_wait_
     turns = "with dl.rank0_first():  # the others come when it is done, and find what it leaves\n"
     assert f'{turns}    if not os.path.exists("more"):\n        os.system("unzip more.zip")\nrevision = sub' in text
     assert "    dl.rank0(os.system)('python plot.py &')\n" in text
+
+
+@pytest.mark.parametrize("unpack", ['ZipFile("a.zip").extractall(".")', 'shutil.unpack_archive("a.zip", ".")'])
+def test_an_archive_is_unpacked_where_it_is_missing_before_the_others_look(unpack):
+    looks = f"if not os.path.exists('a'):\n    {unpack}\n"
+    text = port(f"import os, shutil\nfrom zipfile import ZipFile\n{looks}{SERIAL}").text
+    at = next(i for i, line in enumerate(text.splitlines()) if "with dl.rank0_first():" in line)
+    assert text.splitlines()[at + 1 : at + 3] == [f"    {line}" for line in looks.splitlines()]
+
+
+def test_a_path_that_is_made_of_a_path_is_renamed_on_rank_0():
+    kept = "def keep(path):\n    part = path.with_suffix('.tmp')\n    part.write_text('done')\n    part.rename(path)\n"
+    text = port(f"from pathlib import Path\n{kept}{SERIAL}keep(Path('a.txt'))\n").text
+    assert "    dl.rank0(part.rename)(path)\n" in text

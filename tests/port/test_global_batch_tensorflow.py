@@ -206,3 +206,43 @@ def test_a_metric_that_goes_on_over_epochs_is_that_of_all_batches(tmp_path):
     serial = started(tmp_path, ["serial.py"], **QUIET).split()[:10]
     ranks = started(tmp_path, ["dist.py"], ranks=2, **QUIET).split()[:10]
     assert list(map(float, ranks)) == pytest.approx(list(map(float, serial)), rel=1e-5)
+
+
+IN_A_CLASS = """import numpy as np
+import tensorflow.compat.v1 as tf
+x, held = np.load("x.npy"), np.load("held.npy")
+class Model:
+    def __init__(self, config):
+        self.batch_size = config["batch_size"]
+        self.input = tf.placeholder(tf.float32, [None, 3])
+        w = tf.get_variable("w", initializer=np.ones((3, 1), "float32"))
+        loss = tf.reduce_sum(tf.square(tf.matmul(self.input, w)), axis=1)
+        self.cost = tf.reduce_sum(loss) / self.batch_size
+        tvars = tf.trainable_variables()
+        grads, _ = tf.clip_by_global_norm(tf.gradients(self.cost, tvars), 5)
+        optimizer = tf.train.GradientDescentOptimizer(0.01)
+        self.train_op = optimizer.apply_gradients(zip(grads, tvars))
+batch_size = 8
+model = Model({"batch_size": batch_size})
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(12):
+        part = x[np.random.choice(64, batch_size)]
+        c, _ = sess.run([model.cost, model.train_op], {model.input: part})
+        if i % 4 == 1:
+            part = held[np.random.choice(24, batch_size)]
+            v = sess.run(model.cost, {model.input: part})
+            print(i, c, v)
+"""
+
+
+def test_a_sum_over_placeholders_that_a_class_names_otherwise_stands_for_all_ranks() -> None:
+    ported = port(IN_A_CLASS, Options(batch="global"))
+    assert "self.cost = dl.partial_sum(tf.reduce_sum(loss)) / self.batch_size" in ported.text
+    assert "n times that of the data they feed" in str(
+        [doubt.why for doubt in ported.doubts]
+    )  # v, of a batch of its own
+    whole = IN_A_CLASS.replace("        part = x[np.random.choice(64, batch_size)]\n", "").replace(
+        "input: part}", "input: x}"
+    )
+    assert "self.cost = dl.partial_sum(tf.reduce_sum(loss)) / self.batch_size" in port(whole).text

@@ -231,3 +231,53 @@ print([float(tf.reduce_sum(a)) for a in average])
 """
     ported = port(source, Options(batch="global"))
     assert not ported.doubts and "0.9 * a + 0.1 * w" in ported.text and "in average])\n" in ported.text
+
+
+def test_a_mask_that_is_made_at_drawn_places_of_its_own_leaves_a_loss_of_this_iteration() -> None:
+    source = f"""{HEAD}opt, seen = tf.keras.optimizers.SGD(0.1), np.zeros(4)
+def mask_of(row):
+    mask = np.zeros(4, dtype=bool)
+    mask[np.random.choice(4, size=2, replace=False)] = True
+    return mask[None]
+for step in range(400):
+    x = rows[np.random.randint(0, len(rows), size=8)]
+    mask = np.concatenate([mask_of(row) for row in x])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(x @ weight @ tf.transpose(weight) - x)[mask])
+    opt.apply_gradients(zip(tape.gradient(loss, [weight]), [weight]))
+    seen[np.random.randint(4)] = 1
+    if step % 100 == 0:
+        print(step, loss.numpy())
+print(seen)
+"""
+    ported = port(source)
+    assert "print(dl.serial_steps(step), dl.average(loss.numpy()))" in ported.text
+    assert [d.name for d in ported.doubts if "seen" in d.why] == ["unknown-placement"]  # older than the iterations
+
+
+def test_a_decoder_that_is_stepped_with_its_state_plays_no_environment() -> None:
+    source = f"""{HEAD}import tensorflow_addons as tfa
+opt, decoder = tf.keras.optimizers.SGD(0.1), tfa.seq2seq.BasicDecoder(None)
+for step in range(400):
+    x = rows[np.random.randint(0, len(rows), size=8)]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, [weight]), [weight]))
+    if step % 100 == 0:
+        out, state, given, done = decoder.step(time=0, inputs=x[:1], state=None)
+        print(step, out)
+"""
+    assert "for step in range(dl.steps(400)):" in port(source).text
+
+
+@pytest.mark.parametrize("log", ["from absl import logging", "from tensorflow.compat.v1 import logging"])
+def test_what_other_loggers_show_in_the_loop_is_of_all_ranks(log) -> None:
+    source = f"""{HEAD}{log}
+opt = tf.keras.optimizers.SGD(0.1)
+for x in tf.data.Dataset.from_tensor_slices(rows).batch(8):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, [weight]), [weight]))
+    logging.info("loss %s", loss.numpy())
+"""
+    assert 'logging.info("loss %s", dl.average(loss.numpy()))' in port(source).text

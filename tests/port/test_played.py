@@ -175,3 +175,46 @@ def test_a_step_whose_update_lies_further_in_or_whose_loss_the_caller_descends_p
     )
     outside += "    trainer.opt.zero_grad()\n    loss.backward()\n    trainer.opt.step()\n"
     assert "for begin in dl.shard(range(0, len(x), 8)):" in port(outside).text
+
+
+KERAS = """import gym, keras
+import numpy as np
+env, model = gym.make("CartPole-v0"), keras.Sequential([keras.layers.Dense(2)])
+model.compile(optimizer="adam", loss="mse")
+states, actions, dones, totals = np.empty((64, 4)), np.empty(64), np.empty(64), [0.0]
+state = env.reset()
+for update in range(9):
+    for i in range(64):
+        states[i], actions[i] = state, np.argmax(model.predict(state[None]))
+        state, reward, dones[i], _ = env.step(actions[i])
+        totals[-1] += reward
+        if dones[i]:
+            totals.append(0.0)
+            state = env.reset()
+            print("episode", len(totals) - 1, totals[-2])
+    model.train_on_batch(states, actions)
+"""
+
+
+def test_where_an_episode_ends_that_is_played_for_a_model_of_keras_no_rank_waits_for_others() -> None:
+    made = port(KERAS)
+    assert 'print("episode", len(totals) - 1, totals[-2])' in made.text
+    assert "shown-by-rank-0" in {doubt.name for doubt in made.doubts}
+
+
+AT_ONCE = """import numpy as np, keras
+from concurrent.futures import ThreadPoolExecutor
+x = np.load("x.npy")
+def train(width):
+    model = keras.Sequential([keras.layers.Dense(width), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    return model.fit(x, x).history["loss"][-1]
+with ThreadPoolExecutor(2) as pool:
+    found = list(pool.map(train, (2, 4, 8)))
+"""
+
+
+@pytest.mark.parametrize(("found", "told"), [("list(pool.map(", ["may-hang"]), ("list(map(", [])])
+def test_trainings_of_keras_that_run_at_once_are_told(found, told) -> None:
+    made = port(AT_ONCE.replace("list(pool.map(", found))
+    assert [doubt.name for doubt in made.doubts if doubt.danger == "high"] == told

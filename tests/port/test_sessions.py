@@ -409,6 +409,70 @@ def test_what_a_run_fetches_of_the_global_step_is_shown_as_the_serial_number_and
     assert 'print("step", dl.serial_steps(step), found)' in made.text
 
 
+def test_a_global_step_that_a_function_is_handed_is_read_as_the_updates_so_far() -> None:
+    source = """import numpy as np
+import tensorflow.compat.v1 as tf
+rows = np.load("rows.npy")
+def training(x, loss, train, global_step):
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        iteration = global_step.eval()
+        for i in range(0, 64, 8):
+            c, _ = sess.run([loss, train], {x: rows[i : i + 8]})
+            if (iteration + 1) % 4 == 0:
+                print("step", iteration, c)
+            iteration += 1
+def main():
+    x = tf.placeholder(tf.float32, [None, 3])
+    loss = tf.reduce_mean(tf.layers.dense(x, 1) ** 2)
+    step = tf.Variable(0, trainable=False)
+    training(x, loss, tf.train.AdamOptimizer(1e-3).minimize(loss, global_step=step), step)
+main()
+"""
+    text = port(source).text
+    assert 'print("step", dl.serial_steps(iteration + 1) - 1, dl.average(c))' in text
+
+
+def test_a_run_between_updates_is_of_local_samples_where_it_is_fed_them_and_whole_where_it_is_not() -> None:
+    source = """import numpy as np
+import tensorflow.compat.v1 as tf
+from settings import cfg
+feed = tf.placeholder(tf.float32, [None, 3])
+cost = tf.reduce_mean(tf.layers.dense(feed, 1) ** 2) * cfg.scale
+update = tf.train.AdamOptimizer(1e-3).minimize(cost)
+def fed(rows):
+    return {feed: rows}
+def batches(rows, size):
+    rows = rows[np.random.permutation(len(rows))]
+    for i in range(len(rows) // size):
+        yield rows[i * size : (i + 1) * size]
+def evaluate(sess, rows):
+    total = 0.0
+    for part in batches(rows, 16):
+        total += sess.run(cost, feed_dict=fed(part)) * len(part)
+    return total / len(rows)
+def train(rows, held):
+    best = at = count = 0
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        for part in batches(rows, 8):
+            if count % 4 == 0:
+                now = sess.run(cost, feed_dict=fed(part))
+                found = evaluate(sess, held)
+                if found > best:
+                    best, at = found, count
+                print(count, now, found)
+            sess.run(update, feed_dict=fed(part))
+            count += 1
+            if count - at > 1000:
+                break
+train(np.load("rows.npy"), np.load("held.npy"))
+"""
+    made = port(source)
+    assert "print(dl.serial_steps(count), dl.average(now), found)" in made.text
+    assert "may-hang" not in {doubt.name for doubt in made.doubts}  # all ranks find one number, and stop together
+
+
 def test_the_best_of_what_all_ranks_find_of_whole_data_every_so_often_is_one_number() -> None:
     made = port(STEPS)
     assert "    if bad > 3:\n" in made.text and "    print(best, bad)\n" in made.text
@@ -526,3 +590,130 @@ def test_a_count_of_a_loop_that_an_exception_ends_is_known_behind_it_from_epoch_
     made = port(f"{source}        print('end of epoch', epoch, step)\n    print(step)\n")
     assert "print('end of epoch', epoch, dl.serial_steps(step))\n    print(dl.serial_steps(step))\n" in made.text
     assert {d.danger for d in made.doubts} == {"low"}
+
+
+RESUMES = """import os
+import numpy as np
+import tensorflow.compat.v1 as tf
+rows = np.load("rows.npy")
+feed = tf.placeholder(tf.float32, [None, 3])
+rate = tf.placeholder(tf.float32)
+cost = tf.reduce_mean(tf.layers.dense(feed, 1) ** 2)
+update = tf.train.MomentumOptimizer(rate, 0.9).minimize(cost)
+saver = tf.train.Saver()
+batches = len(rows) // 8
+def load(sess):
+    ckpt = tf.train.get_checkpoint_state("kept")
+    if ckpt and ckpt.model_checkpoint_path:
+        name = os.path.basename(ckpt.model_checkpoint_path)
+        saver.restore(sess, os.path.join("kept", name))
+        return True, int(name.split("-")[-1])
+    return False, 0
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    found, counter = load(sess)
+    lr, begin, at = 0.1, 0, 0
+    if found:
+        begin = int(counter / batches)
+        at = counter - begin * batches
+        if begin >= 5:
+            lr = lr * 0.1
+        print("goes on at", begin)
+    for epoch in range(begin, 10):
+        for i in range(at, batches):
+            c, _ = sess.run([cost, update], {feed: rows[i * 8 : i * 8 + 8], rate: lr})
+            counter += 1
+            if counter % 100 == 0:
+                print(counter, c)
+        at = 0
+        saver.save(sess, "kept/model", global_step=counter)
+"""
+
+
+def test_an_epoch_that_is_made_of_the_steps_in_a_checkpoints_name_is_the_serial_one() -> None:
+    text = port(RESUMES).text
+    assert "begin = int(counter / dl.steps(batches))" in text and "        if begin >= 5:" in text
+    assert 'print("goes on at", begin)' in text and "print(dl.serial_steps(counter), dl.average(c))" in text
+
+
+READER = """import numpy as np
+import tensorflow.compat.v1 as tf
+FLAGS = tf.flags.FLAGS
+class Reader:
+    def __init__(self, rows):
+        self.rows, self.at, self.epochs = rows, 0, 0
+    def next_batch(self, size):
+        start = self.at
+        self.at += size
+        if self.at > self.rows.shape[0]:
+            self.rows = self.rows[np.random.permutation(len(self.rows))]
+            start, self.at = 0, size
+        return self.rows[start : self.at]
+feed = tf.placeholder(tf.float32, [None, 3])
+queue = tf.FIFOQueue(8, [tf.float32])
+cost = tf.reduce_mean(tf.square(tf.layers.dense(feed, 1)))
+update = tf.train.AdamOptimizer(1e-3).minimize(cost)
+reader = Reader(np.load("rows.npy"))
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(100):
+        sess.run(update, {feed: reader.next_batch(FLAGS.batch_size)})
+"""
+
+
+def test_what_draws_this_ranks_samples_counts_them_as_it_is_and_a_queue_that_threads_fill_is_told() -> None:
+    made = port(READER)
+    assert "dl.average" not in made.text and "dl.shard(reader.next_batch)(FLAGS.batch_size)" in made.text
+    assert "not-shared" in {doubt.name for doubt in made.doubts}
+
+
+NORM = """import numpy as np
+import tensorflow.compat.v1 as tf
+rows = np.load("rows.npy")
+x = tf.placeholder(tf.float32, [None, 3])
+class Norm:
+    def __init__(self, width):
+        self.mean = tf.Variable(np.zeros(width).astype(np.float32), trainable=False)
+    def forward(self, out, training, decay=0.9):
+        if training:
+            mean, var = tf.nn.moments(out, [0])
+            moved = tf.assign(self.mean, self.mean * decay + mean * (1 - decay))
+            with tf.control_dependencies([moved]):
+                return tf.nn.batch_normalization(out, mean, var, None, None, 1e-4)
+        return tf.nn.batch_normalization(out, self.mean, 1.0, None, None, 1e-4)
+class Net:
+    def set_session(self, session):
+        self.session = session
+    def fit(self, rows):
+        norm, self.x = Norm(3), tf.placeholder(tf.float32, [None, 3])
+        loss = tf.reduce_mean(norm.forward(tf.layers.dense(self.x, 3), True) ** 2)
+        train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        self.test = tf.reduce_mean(norm.forward(tf.layers.dense(self.x, 3), False) ** 2)
+        print(self.test, loss)
+        self.session.run(tf.global_variables_initializer())
+        for i in range(0, 64, 8):
+            self.session.run(train, {self.x: rows[i : i + 8]})
+        print(self.session.run(self.test, {self.x: rows}))
+net = Net()
+net.set_session(tf.InteractiveSession())
+net.fit(rows)
+"""
+
+
+def test_a_mean_that_a_graph_moves_by_local_samples_and_tests_with_is_told() -> None:
+    told = [doubt for doubt in port(NORM).doubts if doubt.danger != "low"]
+    assert len(told) == 1 and "self.mean" in told[0].why  # and nothing of the tensors that are printed before a run
+    still = NORM.replace("self.mean * decay + mean * (1 - decay)", "self.mean * decay")
+    assert not [doubt for doubt in port(still).doubts if "self.mean" in doubt.why]
+
+
+def test_a_tape_that_trains_beside_a_session_is_told() -> None:
+    tape = """model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)
+for i in range(100):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(rows[np.random.randint(64, size=8)]) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+"""
+    found = [doubt.name for doubt in port(RESUMES + tape).doubts if "beside a session's runs" in doubt.why]
+    assert found == ["not-shared"]
+    assert "beside a session's runs" not in str([doubt.why for doubt in port(RESUMES).doubts])

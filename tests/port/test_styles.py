@@ -348,6 +348,17 @@ def test_a_mode_that_may_be_one_to_write_in_is_told(calls):
     assert "several-writers" not in {doubt.name for doubt in read.doubts}
 
 
+def test_a_function_that_opens_files_to_read_unless_it_is_told_otherwise_writes_on_rank_0_where_it_is():
+    opens = "def opened(name, mode='r'):\n    return open(name, mode)\n"
+    used = "with opened('a.txt') as file:\n    words = file.read().split()\nopened('b.txt', mode='w').write(words)\n"
+    made = port(opens + SERIAL + used)
+    assert "    return open(name, mode)\n" in made.text
+    assert "with opened('a.txt') as file:" in made.text
+    assert "dl.rank0(opened)('b.txt', mode='w').write(words)" in made.text
+    unknown = port("import sys\n" + opens + SERIAL + used.replace("mode='w'", "mode=sys.argv[1]"))
+    assert "several-writers" in {doubt.name for doubt in unknown.doubts}
+
+
 def test_a_strategy_from_out_of_sight_distributes_already():
     scope = "with get_strategy(flags).scope():\n    pass\n"
     taken = KERAS.replace("model = ", "with strategy.scope():\n    pass\nmodel = ")

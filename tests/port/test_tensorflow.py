@@ -201,6 +201,15 @@ def test_an_optimizer_named_by_a_string_is_written_out_with_its_import() -> None
     assert "model.compile(keras.optimizers.Adam(learning_rate=dl.lr_scale(0.001)))" in text
 
 
+@pytest.mark.parametrize(("given", "scaled"), [('loss="mse"', True), ("", False), ("**options", False)])
+def test_an_optimizer_that_compile_takes_where_it_is_given_none_is_written_out_with_its_rate_scaled(given, scaled):
+    text = port(
+        f"import keras\nmodel = keras.Sequential([keras.layers.Dense(1)])\nmodel.compile({given})\nmodel.fit(x, y)\n"
+    ).text
+    written = 'model.compile(optimizer=keras.optimizers.RMSprop(learning_rate=dl.lr_scale(0.001)), loss="mse")'
+    assert (written in text) == scaled and ("lr_scale" in text) == scaled
+
+
 def test_the_rate_of_an_optimizer_that_a_name_chooses_is_scaled_where_the_model_is_compiled() -> None:
     text = port("""import keras
 import argparse

@@ -441,3 +441,44 @@ def test_data_that_fit_shares_itself_are_shared_where_a_loop_draws_them() -> Non
     ported = port(FIT_AND_TAPE)
     assert "data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(320, seed=4).repeat().batch(16)\n" in ported.text
     assert "net.fit(data, steps_per_epoch=20, epochs=3)\nbatches = iter(dl.shard(data))" in ported.text
+
+
+STRETCH = """import numpy as np
+import tensorflow.compat.v1 as tf
+class Loader:
+    def __init__(self, width, length):
+        self.width, self.length = width, length
+        self.tensor = np.load("text.npy")
+        self.create()
+        self.pointer = 0
+    def create(self):
+        self.count = int(self.tensor.size / (self.width * self.length))
+        self.tensor = self.tensor[: self.count * self.width * self.length]
+        self.batches = np.split(self.tensor.reshape(self.width, -1), self.count, 1)
+    def next_batch(self):
+        x = self.batches[self.pointer]
+        self.pointer += 1
+        return x
+loader = Loader(4, 8)
+cell = tf.nn.rnn_cell.GRUCell(16)
+feed = tf.placeholder(tf.int32, [4, 8])
+first = cell.zero_state(4, tf.float32)
+outs, last = tf.nn.dynamic_rnn(cell, tf.one_hot(feed, 30), initial_state=first)
+cost = tf.reduce_mean(tf.square(outs))
+update = tf.train.AdamOptimizer(1e-3).minimize(cost)
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for e in range(3):
+        loader.pointer = 0
+        state = sess.run(first)
+        for b in range(loader.count):
+            c, state, _ = sess.run([cost, last, update], {feed: loader.next_batch(), first: state})
+            if (e * loader.count + b) % 100 == 0 or (e == 2 and b == loader.count - 1):
+                print(e * loader.count + b, c)
+"""
+
+
+def test_a_count_of_batches_that_is_made_of_a_ranks_stretch_is_its_own() -> None:
+    text = port(STRETCH).text
+    assert "(e * loader.count + b) % dl.steps(100) == 0 or (e == 2 and b == loader.count - 1)" in text
+    assert "print(dl.serial_steps(e * loader.count + b + 1) - 1, dl.average(c))" in text

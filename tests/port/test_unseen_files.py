@@ -188,3 +188,19 @@ def test_where_a_library_has_written_is_known_to_all_ranks_where_that_goes_on(us
 def test_a_number_that_is_bound_anew_to_its_remainder_is_no_name_of_a_file():
     turn = "    seed = (seed + 1) % 4\n    rng = np.random.RandomState(seed)\n"
     assert turn in _ported("seed = 0\nfor epoch in range(3):\n" + turn)
+
+
+def test_samples_in_memory_their_loaders_and_a_quotient_that_is_no_path_wait_for_nobody():
+    source = (
+        "from spektral.data import DisjointLoader, Graph\nfrom torch_geometric.data import Data\nimport mylib\n"
+        "graphs = [Graph(x=x, a=a), Data(x=x)]\nothers = DisjointLoader(graphs, batch_size=4)\n"
+        "event = mylib.Event(size / 600)\n"
+    )
+    assert "rank0_first" not in port(source + HEAD + LOOP).text
+
+
+def test_the_order_of_files_that_are_only_removed_is_nobodys():
+    removes = "import glob, os\nold = glob.glob('out/*')\nfor name in old:\n    os.remove(name)\n"
+    assert "order-differs" not in {doubt.name for doubt in port(removes + HEAD + LOOP).doubts}
+    kept = removes.replace("os.remove(name)", "names.append(name)")
+    assert "order-differs" in {doubt.name for doubt in port(kept + HEAD + LOOP).doubts}

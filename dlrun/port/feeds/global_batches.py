@@ -28,7 +28,8 @@ def divided(feeds: Feeds, compiled: list[cst.CSTNode]) -> None:
     odd = [f.node for f in feeds.found.values() if f.how != "cut" and not _gives_batches(feeds, f)]
     if feeds.episodes or odd or compiled or feeds.loops.accumulating or not feeds.found:
         node = (odd or compiled or feeds.loops.accumulating or feeds.loops.ends)[0]
-        why = "gradients are added up over several" if not (odd or compiled) else "these are no data set's"
+        why = "these are no data set's" if odd else "gradients are added up over several"
+        why = why if odd or feeds.loops.accumulating else "here a step draws its own"
         why = "the loop goes through them in a graph" if compiled else why
         raise DlrunError(
             f"{script.place(node)}: --batch global divides the batches that a loop takes of a tf.data.Dataset; {why}. "
@@ -83,7 +84,7 @@ def fed(feeds: SessionFeeds) -> None:
                 "Feed a batch to placeholders with None for its size, or port with --batch local.",
             )
         given |= mine
-    names = {dotted(key): script.code(value) for value, key in given.items()}
+    names = {name: script.code(value) for value, key in given.items() for name in gradients.called(key)}
 
     def data(node: cst.CSTNode) -> str | None:
         return names.get(dotted(node)) if isinstance(node, (cst.Name, cst.Attribute)) else None

@@ -141,6 +141,9 @@ class SessionFeeds(FullSessions, Feeds):
         return self.gradients.carried(loop)
 
 
+_QUEUES = ("FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue")  # which threads fill
+
+
 def _is_queue(name: str) -> bool:
     return name in (
         "tensorflow.train.string_input_producer",
@@ -148,6 +151,7 @@ def _is_queue(name: str) -> bool:
         "tensorflow.train.shuffle_batch",
         "tensorflow.train.batch",
         "tensorflow.train.start_queue_runners",
+        *(f"tensorflow.{module}{kind}" for module in ("", "queue.") for kind in _QUEUES),
     )
 
 

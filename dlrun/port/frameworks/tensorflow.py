@@ -290,7 +290,10 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         return
     serial: list[Edit | Doubt] = []
     if environments.uneven(facts) is None:  # else the ranks do not come to the same places together
-        yield from (serial := list(placement.numbers(facts)))
+        serial = list(placement.numbers(facts))
+    moved = list(local_variables.tensorflow(facts, {each.node for each in serial if isinstance(each, Edit)}))
+    told = {each.node for each in moved}  # which is worse than what is shown of it
+    yield from (each for each in serial if isinstance(each, Edit) or each.node not in told)
     yield from file_numbers.tensorflow(facts, {each.node for each in serial if isinstance(each, Edit)})
     yield from statistics_tensorflow.tape(facts)
     yield from statistics_tensorflow.session(facts)
@@ -298,7 +301,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from annealing.tensorflow(facts, divided)
     yield from ramps.tensorflow(facts, divided)
     yield from environments.torch(facts)
-    for found in local_variables.tensorflow(facts, {each.node for each in serial if isinstance(each, Edit)}):
+    for found in moved:
         if facts.style != "tape" or not placement.is_reduced(facts, found.node):
             yield found
     yield from list(divergence.generators(facts))[:1]

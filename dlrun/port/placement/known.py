@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import libcst as cst
 
@@ -11,6 +11,7 @@ from dlrun.port.facts import Evaluation, Facts, ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.models.kinds import plays
 from dlrun.port.facts.numbers.scalars import Scalars
+from dlrun.port.facts.updates.session import SessionGradients
 from dlrun.port.placement.shards import Shards
 from dlrun.port.program.script import calls_method
 
@@ -34,6 +35,7 @@ def shards_of_keras(facts: KerasFacts, steps: Iterable[Edit]) -> Shards:
         divided=divided,
         counted=counted,
         kind=facts.kinds.of,
+        answers=dict(_answers(facts)),
         parts=facts.options.batch == "global",
     )
 
@@ -43,7 +45,8 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
 
     ``shared`` are the evaluations whose batches are sharded as they are.
     """
-    from dlrun.port.steps.counts.file_numbers import read_back
+    from dlrun.port.steps.counts.counts import sizes_of_stretches
+    from dlrun.port.steps.counts.file_numbers import numbers_read, read_back
     from dlrun.port.steps.counts.update_counts import steps_so_far
     from dlrun.port.steps.metrics import annealing, ramps
     from dlrun.port.steps.shard.full import partial_sums
@@ -68,19 +71,19 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         divided=divided,
         counted=counted,
         annealed=annealed,
-        lengths=frozenset(facts.lengths),
+        lengths=frozenset([*facts.lengths, *sizes_of_stretches(facts), *(numbers_read(facts) if session else ())]),
         sampled=frozenset(facts.sampled),
         kind=facts.kinds.of,
         steps=frozenset([*(step.node for step in facts.steps), *(update for update, _ in facts.by_hand)]),
         before=dict(_averaged_at(facts)),
         gradients=frozenset([*getattr(facts, "averages", ()), *getattr(facts, "clipped", ())]),
         cut=frozenset(_cut(facts)),
-        alike=frozenset(call for feed in facts.feeds for call in feed.alike),
+        alike=frozenset([*facts.permutations, *(call for feed in facts.feeds for call in feed.alike)]),
         sliced={f.node: f.names for f in facts.feeds if f.how == "arrays" and not f.picks},
         averaged=frozenset(partial_sums(facts)) if facts.keeps_steps else frozenset(),
         runs=frozenset({*facts.runs, *(step.node for step in facts.steps)}) if session else frozenset(),
         local=facts.local,
-        number=Scalars(facts.kinds, facts.runs),
+        number=_numbers(facts),
         counts_steps=steps_so_far(facts) if session else lambda node: False,
         resumes=session and any(read_back(facts)),
         plays=frozenset(_plays(facts)) if facts.episodes else frozenset(),
@@ -88,6 +91,18 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         parts=facts.keeps_steps,
         episodes=facts.episodes,
     )
+
+
+def _numbers(facts: Facts) -> Callable[[cst.CSTNode], bool]:
+    """Return what tells whether an expression is one number; so is a loss that a graph minimizes, whatever is in it."""
+    sure, gradients = Scalars(facts.kinds, facts.runs), getattr(facts, "gradients", None)
+    losses = gradients.losses() if isinstance(gradients, SessionGradients) else []
+    made = {o.node for loss in losses for o in facts.flow.origins(loss)}
+
+    def number(node: cst.CSTNode) -> bool:
+        return sure(node) or (bool(made) and made.issuperset(o.node for o in facts.flow.origins(node)))
+
+    return number
 
 
 def _averaged_at(facts: Facts) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
@@ -107,7 +122,7 @@ def _cut(facts: Facts) -> Iterator[cst.CSTNode]:
             yield from feed.picks
 
 
-def _answers(facts: Facts) -> Iterator[tuple[cst.CSTNode, int]]:
+def _answers(facts: Facts | KerasFacts) -> Iterator[tuple[cst.CSTNode, int]]:
     """Yield what environments answer to an action, and how many values: a state, a reward, an end, ..."""
     for node in facts.script.of(cst.Assign):
         if plays(facts.kinds, node):

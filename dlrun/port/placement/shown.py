@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -17,6 +18,7 @@ from dlrun.port.placement.wraps import Wrap
 from dlrun.port.program.script import walk
 
 _COUNTS = (Kind.COUNT, Kind.INDEX)
+_HANDS_ON = re.compile(r"\.(group|tuple|summary\.\w+|\w+_initializer|train\.Saver|identity|no_op)$")  # no operands
 
 
 class Shown(Decisions):
@@ -60,6 +62,7 @@ class Shown(Decisions):
             yield from self.once(self.compared(compared), "as many as the serial script counts")
             for node in self.lost:
                 yield from self.told(node, self.place(node))
+        yield from self._kept_in_graph()
         for count in self.run.restored:
             place = self.place(count)
             seen = self.run.seen.get(count, ())
@@ -72,6 +75,29 @@ class Shown(Decisions):
                     yield self.edit(Wrap(count, how), "as many as the serial script counts")  # type: ignore[arg-type]
                 else:
                     yield from self.told(count, place)
+
+    def _kept_in_graph(self) -> Iterator[Doubt]:
+        """Doubt the first variable that a graph updates by local samples, and computes with: means of a BatchNorm."""
+        for ref, place in self.run.updates_of_graph.items():
+            update = place.why.node if place.why is not None else ref.site
+            held = (n for n, values in self.run.seen.items() if any(ref in value.refs for value in values))
+            reads = [n for n in held if self._computes_with(n) and not self.script.inside(n, update)]
+            if reads:
+                name = self.script.code(reads[0])
+                why = f"{name}: the graph moves it by each rank's own samples, and computes with it: rank 0's is shown"
+                write = f"average {name} over the ranks before it is evaluated, and before it is saved"
+                yield Doubt(update, why, "medium", write, name="unknown-placement")
+                return
+
+    def _computes_with(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is an operand in the graph: of arithmetic, or of one of TensorFlow's functions."""
+        up = self.script.parents.get(node)
+        call = self.script.parents.get(up) if isinstance(up, cst.Arg) else None
+        if not isinstance(call, cst.Call):
+            return isinstance(up, cst.BinaryOperation)
+        name = self.script.name_of(call.func)
+        first = call.args[0] is up and ".assign" in name
+        return name.startswith("tensorflow.") and not first and not _HANDS_ON.search(name)
 
     def _counts_serially(self) -> bool:
         """Tell whether each rank makes as many iterations as the serial script, of parts, or of local episodes."""

@@ -188,8 +188,8 @@ class Steered:
         """Yield the means of what a session fetched and a script makes numbers of, which later runs feed in."""
         given = [value for _, value in getattr(self.facts, "fed", ())]
         for node, _, value in _kept(self.facts) if given else ():
-            if self._serial(value) or not self.facts.unequal(value):
-                continue
+            if self._serial(value) or not self.run.seen.get(value) or not self.facts.unequal(value):
+                continue  # the same, or never run but to draw this rank's samples
             if not self._number(value) or not self._together(node):
                 continue
             follows = Taint(self.script, self.facts.kinds, [value], self.cuts)

@@ -178,6 +178,9 @@ def plays(kinds: Kinds, node: cst.CSTNode) -> bool:
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
         return False
     several = part or (isinstance(target, cst.Tuple) and 3 <= len(target.elements) <= 5)
+    named = [a.keyword.value for a in call.args if a.keyword is not None]
+    if len(named) > 1 and not any("act" in name for name in named):
+        return False  # decoder.step(time=t, inputs=x, state=s)
     return several and bool(call.args) and kinds.of(call.func.value) in ("", "env") and not _learns(kinds, node, call)
 
 

@@ -59,7 +59,8 @@ def _parts(flow: Flow, node: cst.CSTNode, depth: int) -> tuple[str | Sequence[cs
         case cst.ConcatenatedString(left=left, right=right):
             return [left, right], ""
         case cst.BinaryOperation(left=left, operator=how, right=right) if isinstance(how, (cst.Add, cst.Divide)):
-            return [left, right], "" if isinstance(how, cst.Add) else "/"
+            plain = isinstance(right, (cst.Integer, cst.Float))  # n / 600 is no path
+            return [] if plain else [left, right], "" if isinstance(how, cst.Add) else "/"
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
             return [e.value for e in elements], " "
         case cst.Subscript(value=value, slice=[cst.SubscriptElement(slice=cst.Index(value=key))]):

@@ -176,6 +176,13 @@ class SessionGradients(TapeGradients):
         pairs = given.elements if given is not None else ()
         return tuple((e.key, e.value) for e in pairs if isinstance(e, cst.DictElement))
 
+    def called(self, placeholder: cst.BaseExpression) -> set[str]:
+        """Return what a placeholder is called: where it is fed, ``model.x``, and where it is made, ``self.x``."""
+        made = [o.node for o in self.flow.origins(placeholder) if isinstance(o.node, cst.Call)]
+        lines = [line for call in made if isinstance(line := self.script.statement_of(call), cst.Assign)]
+        targets = [t.target for line in lines for t in line.targets]
+        return {dotted(placeholder), *(dotted(t) for t in targets if isinstance(t, (cst.Name, cst.Attribute)))}
+
     def losses(self) -> list[cst.BaseExpression]:
         """Return the expressions that the graph minimizes."""
         given: list[cst.Call] = [call for call, _ in self.builds if calls_method(call, "minimize")]

@@ -107,8 +107,9 @@ class FullSessions(FullBatches):
     def _placeholders(self, wholes: Wholes, pairs: list[Pair], there: list[cst.BaseExpression]) -> None:
         """Note arrays that the runs of a loop feed: names are cut before the loop, others ``there`` in the dict."""
         code = self.script.code
-        given = {dotted(key): code(value) if value in there else _array_in(value, wholes) for key, value in pairs}
-        how = self._reductions({name: array for name, array in given.items() if name and array})
+        given = [(key, code(value) if value in there else _array_in(value, wholes)) for key, value in pairs]
+        named = ((name, array) for key, array in given for name in self.gradients.called(key))
+        how = self._reductions({name: array for name, array in named if name and array})
         self.part = self.part or self._entry(how)
         self.full_batch = True
         if wholes.arrays:

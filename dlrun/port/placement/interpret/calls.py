@@ -74,7 +74,9 @@ class Calls(Libraries):
         if self.shards.runs and runs_session(node):  # of samples that all ranks have
             if (kept := sessions.kept(self, node)) is not None:
                 return kept
-            return sessions.of_all_ranks(self, node)
+            fed = keywords.get("feed_dict") or next(iter(args[calls_method(node, "run") :]), None)
+            local = fed is not None and self.content(fed).kind is Kind.ENTRY
+            return sessions.ran(self, node) if local else sessions.of_all_ranks(self, node)
         named = plain(self.script.name_of(node.func)) == "tensorflow.train.global_step"
         if self.shards.runs and (named or (calls_method(node, "eval") and self.shards.counts_steps(node.func.value))):
             return Value(self.updates, scalar=True)

@@ -778,6 +778,8 @@ class Libraries(Given):
             shows = tuple(arg.value for arg in node.args) if of is None else (of,)
             if row is Row.AT_STEP:
                 shows = tuple(part for part in shows if self._is_count(part))
+            if self.shards.runs and not self.sharded:  # of a graph that nothing has run
+                shows = tuple(part for part in shows if self.content(self.seen_last(part)).kind is not Kind.ENTRY)
             for part in (box for shown in shows for box in self._boxes(shown)):
                 for value in self.seen.get(part, [])[-1:]:
                     if (text := self.own_text(part, value)) is not None:

@@ -386,7 +386,8 @@ class Statements(Loops):
     def _placed(self, target: cst.Subscript, owner: Value, index: Value, value: Value) -> tuple[Value, Value]:
         """Return a place and what is stored there; unknown where ranks store by numbers of their own iterations.
 
-        At a cadence the number is made the serial one: ``curve[step] = evaluate()``.
+        At a cadence the number is made the serial one: ``curve[step] = evaluate()``. Of an array of this iteration's
+        own each rank has another, wherever it stores.
         """
         if self.loop is None or any(isinstance(each.slice, cst.Slice) for each in target.slice):
             return index, value
@@ -419,6 +420,8 @@ class Statements(Loops):
             counts = any(part.place.kind in (Kind.COUNT, Kind.INDEX) or part.place.counts for part in keys)
         if not (counts or drawn):
             return index, value
+        if arrays and not any(isinstance(ref, Obj) and self._is_older(ref) for ref in owner.refs):
+            return index, value.at(ENTRY) if value.place.uniform else value  # of an array of this iteration's own
         why = "is drawn on each rank" if drawn else "follows this rank's iterations"
         return index, self._misplaced(target, value, f"{self.script.code(target)}, {why}")
 

@@ -125,6 +125,9 @@ PREFIXES: tuple[tuple[str, Row], ...] = (
     ("uuid.", Row.CHANCE),
     ("os.urandom", Row.CHANCE),
     ("logging.", Row.SHOWS),
+    ("absl.logging.", Row.SHOWS),
+    ("tensorflow.logging.", Row.SHOWS),
+    ("tensorflow.compat.v1.logging.", Row.SHOWS),
     ("operator.", Row.SCALAR),
     ("math.", Row.SCALAR),
 )

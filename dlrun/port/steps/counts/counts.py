@@ -83,9 +83,24 @@ def is_own(facts: Facts, node: cst.BaseExpression) -> bool:
 
 
 def is_length_of_share(facts: Facts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is ``len(x)`` of what each rank has a share of."""
+    """Tell whether ``node`` is ``len(x)`` of what each rank has a share of, or ``x.size`` of its stretch."""
+    if isinstance(node, cst.Attribute) and node.attr.value == "size":
+        return node in sizes_of_stretches(facts)
     length = isinstance(node, cst.Call) and facts.script.name_of(node.func) == "builtins.len"
     return length and bool(facts.feeds) and not all_samples(facts, node)
+
+
+def sizes_of_stretches(facts: Facts) -> set[cst.CSTNode]:
+    """Return what reads how many entries a rank's stretch of an array has, in the function that cuts it."""
+    found: set[cst.CSTNode] = set()
+    for feed in (f for f in facts.feeds if f.how == "stretches"):
+        home, at = facts.script.function_of(feed.node), facts.script.order[feed.node]
+        for n in walk(home):
+            size = isinstance(n, cst.Attribute) and n.attr.value == "size" and dotted(n.value) in feed.names
+            called = isinstance(up := facts.script.parents.get(n), cst.Call) and up.func is n
+            if size and not called and facts.script.order[n] >= at:
+                found.add(n)
+    return found
 
 
 def adds_samples(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:

@@ -32,6 +32,15 @@ def read_back(facts: ScriptFacts) -> Iterator[cst.Call]:
                 yield call
 
 
+def numbers_read(facts: ScriptFacts) -> Iterator[cst.Call]:
+    """Yield those numbers of local steps themselves, and not what is made of them: ``int(counter / batches)``."""
+    back = list(read_back(facts))
+    for call in back:
+        made = computed(facts.flow, [call.args[0].value]).nodes
+        if not any(other in made for other in back if other is not call):
+            yield call
+
+
 def tensorflow(facts: TensorFlowFacts, serial: Collection[cst.CSTNode] = ()) -> Iterator[Doubt]:
     """Yield a doubt at the first file whose name holds the global step, of which n ranks take 1/n.
 

@@ -41,9 +41,11 @@ def steps_so_far(facts: Facts) -> Tells:
             if any(m in steps or _is_global_step(facts, m) for m in held):
                 return True
             return depth > 0 and any(reads(value, depth - 1) for value in values)
-        if not isinstance(node, (cst.Name, cst.Attribute)) or any(b.how == "param" for b in script.bindings_of(node)):
+        if not isinstance(node, (cst.Name, cst.Attribute)):
             return _is_global_step(facts, node)
         made = [o.node for o in facts.flow.origins(node)]
+        if any(b.how == "param" for b in script.bindings_of(node)):  # of which all calls hand it on
+            return _is_global_step(facts, node) or (bool(made) and steps.issuperset(made))
         if named(node) or any(m in steps or _is_global_step(facts, m) for m in made):
             return True
         return depth > 0 and any(reads(value, depth - 1) for value in _read(facts, node))

@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import libcst as cst
+
 from dlrun.port.edits import Doubt
 from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.models.keras_models import trains
 from dlrun.port.facts.models.kinds import plays
+from dlrun.port.program.script import walk
 
+_POOLS = re.compile(r"^(joblib|dask|concurrent\.futures|multiprocess(ing)?|threading|ray|pathos)\.")
 _TUNERS = re.compile(r"^(keras_tuner|kerastuner)\.([\w.]*\.)?(RandomSearch|Hyperband|BayesianOptimization|GridSearch)$")
 
 
@@ -31,6 +36,15 @@ def by_itself(facts: KerasFacts) -> Iterator[Doubt]:
             "save with ModelCheckpoint, and load the weights before distribute()",
             name="may-hang",
         )
+    for call in list(_at_once(facts))[:1]:
+        yield Doubt(
+            call,
+            "trainings that run at once, in threads or processes of each rank: each waits for the same one on other "
+            "ranks, which may come to another",
+            "high",
+            "train one after the other, in a loop that all ranks go through alike",
+            name="may-hang",
+        )
     for call in [c for c in facts.script.calls if _TUNERS.search(facts.script.name_of(c.func))]:
         yield Doubt(
             call,
@@ -40,6 +54,22 @@ def by_itself(facts: KerasFacts) -> Iterator[Doubt]:
             f"a directory with {facts.alias}.get_rank() in its name, overwrite=True, and seed=0",
             name="ranks-diverge",
         )
+
+
+def _at_once(facts: KerasFacts) -> Iterator[cst.Call]:
+    """Yield the calls that hand a function which trains to a pool: ``pool.map(train, widths)``, ``delayed(train)``."""
+    script, flow = facts.script, facts.flow
+    trained = set(trains(flow))
+    for call in script.calls:
+        owner = call.func.value if isinstance(call.func, cst.Attribute) else None
+        made = [o.node for o in flow.origins(owner)] if owner is not None else []
+        names = [script.name_of(call.func), *(script.name_of(m.func) for m in made if isinstance(m, cst.Call))]
+        if not any(map(_POOLS.search, names)):
+            continue
+        given = (flow.definition(arg.value) for arg in call.args if isinstance(arg.value, (cst.Name, cst.Attribute)))
+        bodies = (body for f in given if isinstance(f, cst.FunctionDef) for body in flow.bodies(f.body, 3))
+        if any(n in trained for body in bodies for n in walk(body)):
+            yield call
 
 
 def normalizing(facts: KerasFacts) -> Iterator[Doubt]:

@@ -182,6 +182,7 @@ def _fetches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
             _FETCHES.search(name)
             or commands.acts(facts, call, name)
             or _FETCHERS.search(commands.text_of(facts, call, name))
+            or unseen_files.unpacks(facts, call, name)
         ):
             return True
     return False

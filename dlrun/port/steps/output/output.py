@@ -109,7 +109,10 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     elif databases.is_shared(facts, call, name):
         yield databases.doubt(facts, call)
     elif opens.may_write(facts, call, name):
-        yield opens.doubt(facts, call)
+        handed = opens.written_by(facts, call)
+        yield from [opens.doubt(facts, call)] if handed is None else []
+        for written in handed or ():
+            yield Edit(written.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
         if name == "logging.basicConfig" and (file := argument(call, "filename")) is not None:

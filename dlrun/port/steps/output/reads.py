@@ -17,9 +17,13 @@ from dlrun.port.steps.output.writes import called, is_path, saves_model, stays, 
 
 _READS = re.compile(
     r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
+    r"(matplotlib\.(pyplot|image)|cv2|imageio(\.v[23])?|skimage\.io|scipy\.misc|tifffile)\.v?imread|PIL\.Image\.open|"
+    r"(keras|tensorflow\.keras)\.(utils|preprocessing\.image)\.load_img|joblib\.load|scipy\.sparse\.load_npz|"
+    r"scipy\.io\.(loadmat|wavfile\.read)|soundfile\.read|torchaudio\.load|torchvision\.io\.read_image|"
     r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
 )
 _ASKS = ("os.path.exists", "os.path.isfile")  # what fails of no file
+_LOADS_IT = re.compile(r"^(load|read)[A-Z]\w*$")
 _READING_METHODS = ("read_text", "read_bytes")
 _WRITING_METHODS = ("write_text", "write_bytes")
 _LISTING_METHODS = ("iterdir", "glob", "rglob")
@@ -88,7 +92,9 @@ def _read_by(facts: ScriptFacts, call: cst.Call, name: str) -> _Words:
         return set()
     if _READS.search(plain(name)) or name == "h5py.File":
         return _words(facts, call, call.args[0].value)
-    if facts.framework == "torch" and name != "torch.load" and unseen_files.may_read(facts, call, name):
+    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    others = bool(_LOADS_IT.search(method)) and not facts.flow.targets(call)  # coco.loadRes("results.json")
+    if others or (facts.framework == "torch" and name != "torch.load" and unseen_files.may_read(facts, call, name)):
         return {w for arg in call.args[:2] for w in _words(facts, call, arg.value)}
     return _folder(facts, call, call.args[0].value) if plain(name) in _LISTS else set()
 

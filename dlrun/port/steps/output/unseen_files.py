@@ -24,6 +24,8 @@ _DATA = re.compile(
     r"^ogb\.\w+\.[A-Z]\w+$"
 )
 _PREPARING = re.compile(r"^(torch_geometric|dgl|ogb|paddle\w*|spektral|deepchem)\.")
+# What a library's data module makes of samples in memory: of none of them anything is kept on disk.
+_IN_HAND = re.compile(r"\.(\w*(Loader|Sampler|Collater)|\w*Batch|(Hetero|Temporal)?Data|Graph)$")
 _PATH = re.compile(r"^[\w./~$?{}:\\ -]*(/|\.\w{1,8}$)[\w./~$?{}:\\ -]*$")
 _NO_FILES = re.compile(
     r"^(builtins|os|sys|logging|argparse|pathlib|shutil|time|json|re|random|math|warnings|subprocess)(\.|$)"
@@ -81,7 +83,7 @@ def prepares(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
         return bool(own & {"process", "download"}) and any(map(_PREPARING.search, facts.flow.bases(cls)))
     if cls is not None or not name or name.startswith((".", "builtins.")):
         return False
-    if not name.rpartition(".")[2][:1].isupper():
+    if not name.rpartition(".")[2][:1].isupper() or _IN_HAND.search(name):
         return False
     fetched = argument(call, "download")
     if fetched is not None:

@@ -49,6 +49,7 @@ METHODS = (
 )
 _CHECKPOINTS = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.Checkpoint$")
 _OF_PATHS_ALONE = ("unlink", "rmdir")
+_PATHS_OF_PATHS = ("with_name", "with_stem", "with_suffix", "joinpath")  # which nothing but a path has
 _OF_PATHS = ("unlink", "rename", "replace", "rmdir", "touch")
 MODELS = ("save", "save_weights", "save_model", "to_disk")  # of Keras
 _TEXTS = re.compile(r"^yaml\.(safe_)?dump$")  # which return the text where no stream is given
@@ -194,6 +195,7 @@ def is_path(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
     made = [o.node for o in facts.flow.origins(node)]
     return bool(made) and all(
         (isinstance(n, cst.Call) and facts.script.name_of(n.func).startswith("pathlib."))
+        or calls_method(n, *_PATHS_OF_PATHS)
         or (isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide) and is_path(facts, n.left))
         for n in made
     )

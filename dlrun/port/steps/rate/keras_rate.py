@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 
 import libcst as cst
@@ -157,34 +157,51 @@ def _by_name(facts: KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield the optimizer that a string stands for, written out so that its rate can be scaled."""
     value = argument(call, "optimizer", 0)
     if value is None:
-        return
-    if not isinstance(value, cst.SimpleString):
+        yield from _by_none(facts, call)
+    elif not isinstance(value, cst.SimpleString):
         yield from _out_of_sight(facts, call, value)
+    elif (made := (yield from _written_out(facts, name := str(value.evaluated_value).lower()))) is not None:
+        yield Edit(value, f"{WHY} ({name}'s default, now written out)", partial(_replaced, made))
+    else:
+        yield Doubt(
+            value,
+            f"the rate of {name!r} is not scaled",
+            "medium",
+            f"optimizer=keras.optimizers....(learning_rate={facts.alias}.lr_scale(...))",
+            name="rate-not-scaled",
+        )
+
+
+def _by_none(facts: KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
+    """Yield the optimizer that Keras takes where ``compile()`` is given none, written out.
+
+    A model of the script's own that sets its optimizers in its own ``compile()`` takes none there.
+    """
+    home = facts.script.function_of(call)
+    own = isinstance(home, cst.FunctionDef) and home.name.value == "compile"
+    if own or argument(call, "loss", 1) is None or any(arg.star for arg in call.args) or facts.flow.targets(call):
         return
-    for text in [value]:
-        name = str(text.evaluated_value).lower()
-        module = _keras_module(facts)
-        if not module and name in DEFAULTS and "keras" not in facts.script.root.names:
-            module = "keras.optimizers"
-            yield from _import_keras(facts)
-        if name in DEFAULTS and module:
-            made = expression(
-                "keras/optimizer",
-                module=module,
-                name=DEFAULTS[name][0],
-                dl=facts.alias,
-                rate=DEFAULTS[name][1],
-                rule=facts.options.lr_scaling,
-            )
-            yield Edit(text, f"{WHY} ({name}'s default, now written out)", partial(_replaced, made))
-        else:
-            yield Doubt(
-                text,
-                f"the rate of {name!r} is not scaled",
-                "medium",
-                f"optimizer=keras.optimizers....(learning_rate={facts.alias}.lr_scale(...))",
-                name="rate-not-scaled",
-            )
+    if (made := (yield from _written_out(facts, "rmsprop"))) is not None:
+        why = f"{WHY} (that of the optimizer that compile() takes, now written out)"
+        yield Edit(call, why, partial(_first, keyword="optimizer", value=made))
+
+
+def _written_out(facts: KerasFacts, name: str) -> Generator[Edit | Doubt, None, cst.BaseExpression | None]:
+    """Return the optimizer called ``name`` with its default rate, scaled; yield the import that it needs."""
+    module = _keras_module(facts)
+    if not module and name in DEFAULTS and "keras" not in facts.script.root.names:
+        module = "keras.optimizers"
+        yield from _import_keras(facts)
+    if name not in DEFAULTS or not module:
+        return None
+    return expression(
+        "keras/optimizer",
+        module=module,
+        name=DEFAULTS[name][0],
+        dl=facts.alias,
+        rate=DEFAULTS[name][1],
+        rule=facts.options.lr_scaling,
+    )
 
 
 def _out_of_sight(facts: KerasFacts, call: cst.Call, value: cst.BaseExpression) -> Iterator[Edit | Doubt]:

@@ -309,7 +309,13 @@ def _fed_elsewhere(facts: Facts, how: Reductions) -> bool:
     gradients, summed = getattr(facts, "gradients", None), Taint(facts.script, facts.kinds, how.sums)
     known = {*facts.runs, *(step.node for step in facts.steps)}
     others = [c for c in facts.script.calls if c not in known and runs_session(c) and c.args]
-    return isinstance(gradients, SessionGradients) and any(summed(run.args[0].value) for run in others)
+    if not isinstance(gradients, SessionGradients):
+        return False
+    cut = {f.node for f in facts.feeds if f.how == "array"}
+    for run in facts.runs if cut else ():  # of a batch of its own, which nothing cuts
+        fed = [value for _, value in gradients.fed_pairs(run)]
+        others += [run] if fed and run.args and cut.isdisjoint(fed) else []
+    return any(summed(run.args[0].value) for run in others)
 
 
 def _at(facts: Facts, how: Reductions) -> int:

@@ -14,6 +14,7 @@ from dlrun.port.program.script import argument, calls_method, dotted, walk
 from dlrun.port.steps.output.downloads import sorts_out
 
 _LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob", "os.walk")
+_REMOVES = ("os.remove", "os.unlink", "shutil.rmtree")
 _SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max", "builtins.min", "builtins.set")
 _SPLITS = (
     "sklearn.model_selection.train_test_split",
@@ -53,7 +54,7 @@ def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
             yield Doubt(
                 call, why, "high", "pass random_state=0, or call numpy.random.seed() first", name="order-differs"
             )
-        elif name in _LISTS and not _sorted(facts, call) and "listing" not in kinds:
+        elif name in _LISTS and "listing" not in kinds and not (_sorted(facts, call) or _is_removed(facts, call)):
             kinds.add("listing")
             yield Doubt(
                 call,
@@ -64,6 +65,18 @@ def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
                 name="order-differs",
             )
     yield from list(_of_sets(facts))
+
+
+def _is_removed(facts: ScriptFacts, listed: cst.Call) -> bool:
+    """Tell whether a listing of files, by its name, is all gone through to remove them: their order is nobody's."""
+    line = facts.script.statement_of(listed)
+    target = line.targets[0].target if isinstance(line, cst.Assign) and line.value is listed else None
+    uses = [n for n in facts.script.named(target.value) if n is not target] if isinstance(target, cst.Name) else []
+    loops = [up for n in uses if isinstance(up := facts.script.parents[n], cst.For) and up.iter is n]
+    if not loops or len(loops) < len(uses):
+        return False
+    calls = [n for loop in loops for n in walk(loop.body) if isinstance(n, cst.Call)]
+    return bool(calls) and all(facts.script.name_of(c.func) in _REMOVES for c in calls)
 
 
 def _of_sets(facts: ScriptFacts) -> Iterator[Edit | Doubt]:

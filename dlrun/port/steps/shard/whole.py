@@ -40,6 +40,14 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Doubt]:
             f"{facts.alias}.shard(...) around the data set that trains",
             name="not-shared",
         )
+    for tape in list(_tapes_beside(facts))[:1]:
+        yield Doubt(
+            tape,
+            "a loop trains by this tape, beside a session's runs: its samples are not sharded, its steps not divided",
+            "high",
+            "a script of its own for each way to train",
+            name="not-shared",
+        )
     for function in _with_cursors(facts):
         yield Doubt(
             function,
@@ -51,7 +59,7 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Doubt]:
         )
         break
     dealt = {f.node for f in facts.feeds if f.how == "turns"}
-    for loop, _ in facts.counted:
+    for loop, _ in facts.counted if not facts.keeps_steps else ():  # else all take a part of what rank 0 draws
         draws = [
             n
             for n in walk(loop)
@@ -64,6 +72,15 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Doubt]:
                 "low",
                 name="same-samples",
             )
+
+
+def _tapes_beside(facts: TensorFlowFacts) -> Iterator[cst.With]:
+    """Yield the tapes in loops of a script whose training is taken to be that of a session."""
+    for node in facts.script.of(cst.With) if facts.style == "session" else ():
+        made = [item.item for item in node.items if isinstance(item.item, cst.Call)]
+        looped = any(isinstance(up, (cst.For, cst.While)) for up in facts.script.above(node))
+        if looped and any(plain(facts.script.name_of(call.func)).endswith(".GradientTape") for call in made):
+            yield node
 
 
 def _with_cursors(facts: TensorFlowFacts) -> Iterator[cst.FunctionDef]:
