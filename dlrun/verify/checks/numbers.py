@@ -15,6 +15,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from dlrun.verify.checks.output import BAR, DURATION, NUMBER, close, is_time, shown
 from dlrun.verify.trace import Event, Run, Trace
@@ -39,6 +40,9 @@ SURE = 6  # digits in which two runs do not agree by chance
 BYTES = re.compile(r"\s*(?:[kmgt]i?b|bytes)\b", re.IGNORECASE)  # of memory that is in use
 UNSIGNED = str.maketrans("", "", "+-.")
 WIDEST = 6  # columns of a table that is written into one line
+DRAWN = re.compile(r"([^\w\s])\1+")  # as long as a bar of such signs, or a rule, may be
+FRACTION = re.compile(r"\d*\.\d+")
+MINUTES = 5  # that a run may have taken before it wrote a file that is named by its beginning
 Key = tuple[str, str, str]  # what it is: printed, in which file, saved; the words around it; which of the numbers there
 
 
@@ -287,6 +291,9 @@ def _of_files(run: Run, times: bool) -> Iterator[tuple[Key, Number]]:
             for words, place, digits, whole in lines:
                 rows = max(counts[words], len(lines) // WIDEST)
                 yield (NAMED.sub("#", name), words, place), Number(digits, batches, False, whole, name, rows)
+    for name in _named(run.written):
+        for words, place, digits, _ in in_line(name, times):
+            yield ("named", words, place), Number(digits, batches, False, f"the file {name}", name)
     for name, file in run.written.items():
         for place, number, rows in numbers_in(file):
             what = f"{place or 'a number'} in {file.name}"
@@ -296,11 +303,29 @@ def _of_files(run: Run, times: bool) -> Iterator[tuple[Key, Number]]:
             )
 
 
+def _named(written: Mapping[str, Path]) -> list[str]:
+    """Return the ways of files without a time in them, in the order in which the files were written last."""
+    there = [(file.stat().st_mtime_ns, name) for name, file in written.items() if file.is_file()]
+    return [name for when, name in sorted(there) if not _is_dated(name, when / 1e9)]
+
+
+def _is_dated(name: str, when: float) -> bool:
+    """Whether a name has the day, or the time, of about ``when`` among its whole numbers."""
+    digits = "".join(filter(str.isdigit, FRACTION.sub("", name)))
+    moments = [at(when - 60 * i) for at in (time.localtime, time.gmtime) for i in range(MINUTES)]
+    marks = {time.strftime(form, moment) for form in ("%m%d", "%d%m", "%H%M") for moment in moments}
+    return any(mark in digits for mark in (*marks, str(int(when))[:5]))
+
+
 def in_line(text: str, times: bool = False) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (the words of the line, which number of it, the number, the line) for all that are no times, or are."""
+    """Yield (the words of the line, which number of it, the number, the line) for all that are no times, or are.
+
+    Of the words, blanks and how often a sign is repeated are left aside: numbers of other lengths are aligned by other
+    blanks, and a bar that is drawn of signs may be longer.
+    """
     whole = shown(text).strip()
     line = DURATION.sub("a while", whole)
-    words = NUMBER.sub("#", line)
+    words = "".join(DRAWN.sub(r"\1", NUMBER.sub("#", line)).split())
     for place, match in enumerate(NUMBER.finditer(line)):
         if BYTES.match(line, match.end()) or match.group().lower().startswith("0x"):
             continue
