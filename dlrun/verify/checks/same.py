@@ -77,7 +77,7 @@ def _written_otherwise(name: str, serial: Run, again: Run, run: Run) -> Check | 
             continue
         for one, two in zip(ones, twos, strict=True):
             if not alike(one.digits, two.digits) and two.digits != f"{one.digits}.0":  # of a tensor's integers
-                finding = f"{two.text[:70]!r} ({two.at}), where the serial script writes {one.text[:70]!r}"
+                finding = f"{two.said}, where the serial script writes {one.text[:70]!r}"
                 where = two.at if ":" in two.at else ""
                 return failed(name, finding, "a port writes what the serial script writes", "other-output", where=where)
     return None
