@@ -356,7 +356,8 @@ class Statements(Loops):
                     self.store_entry(ref, key, index, value, target)
             elif ref.kind == "foreign":
                 if self.loop is None and source is not None and not value.scalar:
-                    self._sink(target, of=source)  # a library's object may write what it is given into a file
+                    # A library's object may write what it is given into a file.
+                    self._sink(target, of=source)  # type: ignore[arg-type]
                 self._store_foreign(ref, index, value if self.loop is not None else self.row(source, value), target)
             elif index.name == "slice" and ref.kind in ("list", "deque"):
                 self.store_entry(ref, None, index, self.entries(value), target)
