@@ -77,7 +77,10 @@ def test_what_holds_in_the_first_steps_is_asked_of_all() -> None:
     assert found(*fold(1, 0.2, mean, broadcast=False)) == "missing-broadcast"
 
 
-@pytest.mark.parametrize(("rate", "rule", "fault"), [(0.2, "", ""), (0.1, "", "lost-scaling"), (0.1, "none", "")])
+@pytest.mark.parametrize(
+    ("rate", "rule", "fault"),
+    [(0.2, "", ""), (0.1, "", "lost-scaling"), (0.4, "", "double-scaling"), (0.1, "none", "")],
+)
 def test_an_optimizer_of_a_later_phase_is_scaled_as_those_before_it(rate: float, rule: str, fault: str) -> None:
     def phases(*rates: float) -> list[Event]:
         told = [event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")] if rates[0] == 0.2 else []

@@ -47,7 +47,7 @@ def _rates(serial: Run, run: Run) -> Check | None:
 
 
 def _unscaled(serial: Run, run: Run, sharded: Run) -> Check | None:
-    """Tell of an optimizer beyond those of the first steps, as of a second phase, that begins with the serial rate.
+    """Tell of an optimizer beyond those of the first steps, as of a second phase, that is not scaled, or twice.
 
     Where those of the first steps are all scaled, and nothing says that this one is not to be.
     """
@@ -56,12 +56,19 @@ def _unscaled(serial: Run, run: Run, sharded: Run) -> Check | None:
     one, other = _first_rates(serial), _first_rates(run)
     rates = {key: (x, other[key][1]) for key, (_, x) in one.items() if key in other and x and x not in left}
     before = [math.isclose(y, promised * x) for key, (x, y) in rates.items() if key in known]
-    later = [key for key, (x, y) in rates.items() if key not in known and x == y]
+    later = [key for key, (x, y) in rates.items() if key not in known and _is_either(y / x, 1, promised**2)]
     if promised == 1 or not later or not before or not all(before):
         return None
-    at, rate = other[later[0]]
-    finding = f"{rate:.4g} on {len(run.traces)} ranks and on 1, where those before it are scaled by {promised:.4g}"
-    return failed(RATE, finding, "scale it, too, with dl.lr_scale()", "lost-scaling", where=at)
+    (_, base), (at, rate) = one[later[0]], other[later[0]]
+    finding = f"{rate:.4g} on {len(run.traces)} ranks and {base:.4g} on 1, where those before it are scaled by "
+    finding += f"{promised:.4g}"
+    lost = math.isclose(rate, base)
+    todo = f"scale it{', too, with' * lost}{' once: one' * (not lost)} dl.lr_scale()"
+    return failed(RATE, finding, todo, "lost-scaling" if lost else "double-scaling", where=at)
+
+
+def _is_either(ratio: float, *known: float) -> bool:
+    return any(math.isclose(ratio, one, rel_tol=1e-6) for one in known)
 
 
 def _first_rates(run: Run) -> dict[tuple[int, int], tuple[str, float]]:
