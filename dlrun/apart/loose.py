@@ -75,7 +75,8 @@ def watch(root: str, tell: OnWrite) -> None:
             wrote(_in_folder(args[0], args[-1]), event.removeprefix("os."))
 
     sys.addaudithook(audit)
-    for name, follow in (*((name, _follow) for name in WRITERS), *((name, _follow_databases) for name in DATABASES)):
+    databases = ((name, _follow_databases) for name in DATABASES)
+    for name, follow in (*((name, _follow) for name in WRITERS), *databases, ("h5py", _follow_hdf5)):
         if module := sys.modules.get(name):
             follow(module, wrote)
         else:
@@ -94,6 +95,19 @@ def _follow_databases(module: ModuleType, wrote: Callable[[Any, str], None]) -> 
         return kept
 
     module.connect = followed  # type: ignore[attr-defined]
+
+
+def _follow_hdf5(module: ModuleType, wrote: Callable[..., None]) -> None:
+    """Notice the files that are opened to be written: HDF5's library does it itself."""
+    begin = module.File.__init__
+
+    @functools.wraps(begin)
+    def noticed(self: Any, name: Any, mode: str | None = "r", *args: Any, **kwargs: Any) -> None:
+        if mode not in ("r", None):
+            wrote(name, "write", keep=mode in ("a", "r+"))
+        begin(self, name, mode, *args, **kwargs)
+
+    module.File.__init__ = noticed
 
 
 def _in_file(database: Any) -> str | None:

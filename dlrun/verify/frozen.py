@@ -13,7 +13,7 @@ from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.data import batch_factor, training, window
 from dlrun.verify.checks.ends import ends_elsewhere, exits, finished
 from dlrun.verify.checks.folds import folds
-from dlrun.verify.checks.iterations import turns
+from dlrun.verify.checks.iterations import epochs_of, turns
 from dlrun.verify.checks.later import later
 from dlrun.verify.checks.normed import moved
 from dlrun.verify.checks.numbers import (
@@ -111,22 +111,27 @@ class Frozen:
         self._generators = tuple(sorted(set(reseeded))) if self._turn else ()
         self.fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
         self._slowest = max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
+        # To the end of a script of few epochs the budget may go: its last lines are said to be compared then.
+        self._most = runs.job.budget if epochs_of(serial.root) <= EPOCHS else SECONDS
 
     def few(self) -> Check | None:
         """Compare every number between the epochs of loaders that are cut to a few whole batches of each rank."""
         if not self.fits and not _shares_a_loader(self.serial, self.sharded):
             return None
-        affordable = int(self.runs.seconds(SECONDS) / self._slowest / self.fewer)
+        affordable = int(self.runs.seconds(self._most) / self._slowest / self.fewer)
         batches, steps = (1, 1) if self.fits else window(self.serial.root)  # that go into one step of each optimizer
         few, epoch = BATCHES * batches, BATCHES * steps
         twice = 2 * epoch
         at_all = int(self.runs.seconds(self.runs.job.budget) / self._slowest / self.fewer)
-        epochs = min(max(2, EPOCHS // steps), affordable // epoch, self._affordable_epochs())
+        most = max(2, EPOCHS // steps)
+        epochs = min(most, affordable // epoch, self._affordable_epochs())
         each = max(self.runs.job.steps, epoch, epochs * epoch)
         each = max(each, twice) if twice <= at_all else each
         one, other = self._pair(each, few)
         if each < twice and other.root.first("ended"):
             self.once = unjudged(NAME, f"what comes after the first epoch: {twice * self.fewer} steps {SLOW}")
+        else:
+            self.once = epochs_left(epochs_of(self.serial.root), other.root, max(2, epochs), most)
         return self._left(one, other) or self._together(one, other) or self._judged((one, other), each, few)
 
     def tails(self) -> Check | None:
@@ -194,7 +199,7 @@ class Frozen:
     def _affordable_epochs(self) -> int:
         """Return how many epochs, of a few batches and with all that comes between them, may be gone through."""
         slowest = max(seconds_of_epoch(self.serial), seconds_of_epoch(self.sharded), 1e-9)
-        return int(self.runs.seconds(SECONDS) / slowest)
+        return int(self.runs.seconds(self._most) / slowest)
 
     def _affordable_rounds(self, each: int) -> int:
         """Return how often so many steps of each rank can be made, for one fold after another."""
@@ -276,6 +281,13 @@ def how_far(trace: Trace) -> str:
     )
     of = f", {epochs} of {every:g} epochs" if left and left["turns"] == epochs < every else ""
     return f"in {len(trace.steps)} steps{of}" + ", to the end of the script" * finished(trace)
+
+
+def epochs_left(every: float, run: Trace, made: int, most: int) -> Check | None:
+    """Tell of the last epochs of a script that has few, no more than ``most``, where time was left for fewer."""
+    if not made < every <= most or run.first("ended") is None:
+        return None
+    return unjudged(NAME, f"what comes after {made} of {every:g} epochs: more {SLOW}")
 
 
 def _steps_of_turn(run: Run) -> int:

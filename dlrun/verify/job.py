@@ -123,16 +123,18 @@ def _verified(runs: Runs, say: Callable[[Check], None]) -> Verdict:
     broken = any(_any(checks, name) for name in ("identity", ranks.STEPS, SHARDED))
     apart = broken or _any(checks, ranks.EQUAL)
     known: frozenset[Key] = frozenset()
+    seen: list[Run] = []  # the serial runs whose numbers were compared
     if job.shows and not apart:
         folded, further, known, steady = frozen(runs, serial, again, sharded)
-        left = unshown(job.serial.read_text(errors="replace"), job.serial.name, [serial, *further])
+        seen = [serial, *further]
         own = {SHOWN: numbers_shown(sharded, steady), CHOICES: choices(serial, again, sharded, steady)}
         judged = (own[c.name] if c.name in own else sums.doubted(c, folded, sharded) for c in later)
         later = [check for check in judged if check]
-        add(*folded, *(check for check in (left,) if check))
+        add(*folded)
     add(*later)
-    again_from, more = resumed(runs, serial, again, sharded) if not apart else (None, [])
-    add(*(check for check in (again_from, reached(sharded, more)) if check))
+    again_from, more, begun = resumed(runs, serial, again, sharded) if not apart else (None, [], [])
+    left = unshown(job.serial.read_text(errors="replace"), job.serial.name, [*seen, *begun]) if seen else None
+    add(*(check for check in (left, again_from, reached(sharded, more)) if check))
     if by_itself:
         wrong = _any([check for check in checks if check.name != SHOWN])  # what is shown of an evaluation is told why
         add(skipped(metrics.NAME, FIRST) if wrong else Evaluations(runs, serial, identity, sharded).check())

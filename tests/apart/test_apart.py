@@ -116,6 +116,33 @@ def test_a_database_is_written_where_a_statement_changes_it(source: Path, tmp_pa
     assert not (root / "r.db").is_symlink()
 
 
+HDF5 = """import sys
+from dlrun.apart import loose
+root, told = sys.argv[1], []
+loose.watch(root, lambda name, how, was: told.append(name.rpartition("/")[2]))
+import h5py
+for name, mode in (("mine.h5", "r"), ("mine.h5", "w"), ("kept.h5", "a"), ("new.h5", "w")):
+    with h5py.File(name, mode) as file:
+        mode == "r" or file.attrs.create("y", 1.0)
+print(*told)
+"""
+
+
+def test_an_hdf5_file_of_the_users_is_read_in_its_place_and_written_apart(source: Path, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install h5py")
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("mine.h5", "kept.h5"):
+        with h5py.File(source / name, "w") as file:
+            file.attrs["x"] = 0.5
+        (root / name).symlink_to(source / name)
+    done = subprocess.run([sys.executable, "-c", HDF5, str(root)], capture_output=True, text=True, cwd=root)
+    assert (done.stdout.split(), done.stderr) == (["mine.h5", "kept.h5", "new.h5"], "")
+    for folder, name, keys in ((source, "mine.h5", "x"), (root, "mine.h5", "y"), (root, "kept.h5", "xy")):
+        with h5py.File(folder / name, "r") as file:
+            assert "".join(sorted(file.attrs)) == keys
+
+
 def test_a_folder_that_is_there_stays_one_and_what_a_run_removes_is_gone_for_it_alone(
     source: Path, tmp_path: Path
 ) -> None:

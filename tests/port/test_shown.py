@@ -1141,3 +1141,31 @@ def test_the_number_of_batches_is_shown_exactly_where_ranks_do_not_divide_it(tmp
     (tmp_path / "train.py").write_text(LENGTHS)
     (tmp_path / "dist.py").write_text(ported.text)
     assert started(tmp_path, ["dist.py"], ranks=2) == started(tmp_path, ["train.py"])
+
+
+def test_counts_that_objects_of_libraries_write_later_are_the_serial_ones():
+    text = port(
+        SERIAL.partition("for x")[0]
+        + """loader, steps = DataLoader(data, shuffle=True), 0
+for epoch in range(2):
+    for x, y in loader:
+        opt.zero_grad()
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        steps += 1
+import configparser, sqlite3, warnings
+ini = configparser.ConfigParser()
+ini["result"] = {"steps": str(steps), "rate": "0.1"}
+ini["result"]["batches"] = f"{len(loader)}"
+with open("result.ini", "w") as file:
+    ini.write(file)
+table = sqlite3.connect("runs.db")
+table.execute("insert into runs values (?, ?)", (steps, len(loader)))
+warnings.warn(f"after {steps}")
+"""
+    ).text
+    assert 'ini["result"] = {"steps": str(dl.serial_steps(steps)), "rate": "0.1"}' in text
+    assert 'ini["result"]["batches"] = f"{dl.serial_length(loader)}"' in text
+    assert 'values (?, ?)", (dl.serial_steps(steps), dl.serial_length(loader)))' in text
+    assert 'warnings.warn(f"after {dl.serial_steps(steps)}")' in text

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import sqlite3
 import struct
+import time
+import zipfile
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +110,13 @@ def test_what_two_serial_runs_have_alike_is_no_time_that_passes(line, first, sec
     one, two = (run(trained(4, *[line.format(each)] * 2)) for each in (first, second))
     check = judged(compared(one, run(trained(2, *[line.format(due)] * 2), []), 2, (one, two)), 2, "")
     assert (check.fault if check else "") == fault
+
+
+def test_lines_are_the_same_whose_bars_or_blanks_are_of_other_lengths() -> None:
+    serial, port = (
+        run(trained(n, line)) for n, line in ((2, "[#########] 100%    12 of 12"), (1, "[########  ] 100%  6 of 12"))
+    )
+    assert status(serial, port) == ("failed", "shown-in-part")
 
 
 def test_the_mean_of_all_ranks_last_batches_is_right_and_one_ranks_is_not() -> None:
@@ -247,6 +257,45 @@ def test_files_whose_numbers_are_not_read_are_told_where_they_differ(tmp_path: P
     check = unread(*runs)
     assert check is not None
     assert check.finding.startswith("curve.png holds")
+
+
+def test_numbers_in_the_names_of_files_and_folders_are_compared_but_for_times(tmp_path: Path) -> None:
+    def wrote(*ways: str) -> Run:
+        for way in ways:
+            (tmp_path / way).parent.mkdir(exist_ok=True)
+            (tmp_path / way).touch()
+        facts = {"written": {way: tmp_path / way for way in ways}}
+        return run(trained(2), **facts)
+
+    serial = wrote("epoch0_loss0.710/a.txt", "best_acc0.9667.pt")
+    other, dated = "epoch0_loss1.420/a.txt", f"run{time.strftime('%m%d-%H%M')}.txt"
+    assert status(serial, replace(wrote(other, "best_acc0.9667.pt"), traces=run(trained(1)).traces)) == (
+        "failed",
+        "shown-n-fold",
+    )
+    assert not [key for key in numbers_of(wrote(dated)) if key[0] == "named"]
+
+
+def test_what_is_packed_is_compared_without_the_time_of_packing(tmp_path: Path) -> None:
+    for name, text, when in (("a", "0.25", 1980), ("b", "0.25", 1990), ("c", "0.5", 1980)):
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b"\x00" + text.encode(), mtime=when))
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
+            archive.writestr(zipfile.ZipInfo("loss.txt", (when, 1, 1, 0, 0, 0)), text)
+    for kind in ("gz", "zip"):
+        a, b, c = (tmp_path / f"{name}.{kind}" for name in "abc")
+        assert (holds_same(a, b), holds_same(a, c)) == (True, False)
+
+
+def test_numbers_of_hdf5_and_of_matlab_are_read(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install h5py")
+    savemat = pytest.importorskip("scipy.io", reason="SciPy is not installed: pip install scipy").savemat
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_group("fit").create_dataset("loss", data=[0.5, 0.25])
+        file.attrs["best"] = 0.25
+    savemat(tmp_path / "a.mat", {"loss": [0.5, 0.25]})
+    of_hdf5 = {name: number for name, number, _ in numbers_in(tmp_path / "a.h5")}
+    assert of_hdf5 | {"@best[0]": 0.25, "fit/loss[1]": 0.25, "length of fit/loss": 2} == of_hdf5
+    assert ("loss[1]", 0.25, 1) in numbers_in(tmp_path / "a.mat")
 
 
 def test_pictures_whose_pixels_differ_by_rounding_are_the_same(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from by_hand import event, optimizer, run, step
+from by_hand import epoch, event, optimizer, run, step
 
 from dlrun.verify.checks.ends import ends_elsewhere, exits
+from dlrun.verify.checks.iterations import epochs_of
 from dlrun.verify.checks.numbers import same_batches
-from dlrun.verify.frozen import frozen, how_far
+from dlrun.verify.frozen import epochs_left, frozen, how_far
 from dlrun.verify.job import Job
 from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.trace import Event, Run
@@ -168,6 +169,18 @@ def test_ranks_that_leave_the_epochs_earlier_or_later_are_told(serial, ranks, sa
 def test_how_far_a_run_came_names_the_epochs_that_were_left_out() -> None:
     assert how_far(run(ended(4, True)).root) == "in 4 steps, 4 of 12 epochs, to the end of the script"
     assert how_far(run(ended(4)).root) == "in 4 steps, to the end of the script"
+
+
+def test_the_last_of_few_epochs_are_named_where_no_time_was_left_for_them() -> None:
+    begun, batches = [event("decision", what="range(3)", values={TURNS: 3.0})], epoch([[0], [1]])
+    batches[0].facts["loops"] = True
+    serial = run([*begun, *batches, step(1, 0.9), step(2, 0.8)])
+    assert epochs_of(serial.root) == 3
+    cut, whole = run([event("ended", turns=2)]).root, run([]).root
+    check = epochs_left(3, cut, 2, 12)
+    assert check is not None
+    assert check.finding.startswith("what comes after 2 of 3 epochs")
+    assert [epochs_left(3, whole, 2, 12), epochs_left(99, cut, 2, 12), epochs_left(3, cut, 3, 12)] == [None] * 3
 
 
 @pytest.mark.parametrize(

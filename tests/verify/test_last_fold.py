@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from by_hand import averaged, event, optimizer, run, step
 
@@ -73,3 +75,24 @@ def test_what_holds_in_the_first_steps_is_asked_of_all() -> None:
     assert found(*fold(1, 0.1, mean)) == "lost-scaling"
     assert found(*fold(1, 0.2)) == "missing-average"
     assert found(*fold(1, 0.2, mean, broadcast=False)) == "missing-broadcast"
+
+
+@pytest.mark.parametrize(
+    ("rate", "rule", "fault"),
+    [(0.2, "", ""), (0.1, "", "lost-scaling"), (0.4, "", "double-scaling"), (0.1, "none", "")],
+)
+def test_an_optimizer_of_a_later_phase_is_scaled_as_those_before_it(rate: float, rule: str, fault: str) -> None:
+    def phases(*rates: float) -> list[Event]:
+        told = [event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")] if rates[0] == 0.2 else []
+        told += [event("return", fn="lr_scale", lr=0.1, result=0.1, rule=rule)] if rule else []
+        for number, rate in enumerate(rates):
+            optimizes, _, stepped = fold(number, rate, averaged(0.5, 0.5))
+            told += [
+                replace(optimizes, at=f"t.py:{number}"),
+                averaged(0.5, 0.5),
+                event("step", **stepped.facts | {"lr": [rate]}),
+            ]
+        return told
+
+    check = throughout(run(phases(0.1, 0.1)), run(*[phases(0.2, rate)] * 2), run(*[phases(0.2)] * 2))
+    assert (check.fault if check else "") == fault

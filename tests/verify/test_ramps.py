@@ -223,3 +223,21 @@ def drops(*rates: tuple[float, int], size: int = 100) -> list[Event]:
 def test_a_rate_that_drops_drops_after_as_many_samples(port, fault) -> None:
     found = plateaus(run(drops((0.1, 16), (0.01, 8))), run(port, port), 2)
     assert (found.fault if found else "") == fault
+
+
+@pytest.mark.parametrize(
+    ("port", "fault"),
+    [
+        ([0.2, 0.18, 0.162, 0.1458], ""),
+        ([0.2, 0.162, 0.1312, 0.1063], "other-rate"),  # the factor of an epoch raised to the number of ranks
+        ([0.2, 0.17, 0.152, 0.1358], ""),  # a part that is not scaled: 0.01
+        ([0.2, 0.18, 0.162, 0.0729], ""),  # the serial script's least rate, not scaled
+        ([0.2, 0.15, 0.14, 0.05], "other-rate"),
+    ],
+)
+def test_a_rate_that_changes_with_each_epoch_changes_by_the_serial_factor(port: list[float], fault: str) -> None:
+    serial = [0.1, 0.09, 0.081, 0.0729]
+    serial = serial if port[1] != 0.17 else [0.1, 0.085, 0.076, 0.0679]
+    one, two = drops(*((rate, 6) for rate in serial)), drops(*((rate, 3) for rate in port))
+    found = plateaus(run(one), run(two, two), 2)
+    assert (found.fault if found else "") == fault

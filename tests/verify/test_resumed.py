@@ -9,7 +9,7 @@ import pytest
 from by_hand import epoch, event, note, optimizer, run, step
 from mutants import Fault, mutated
 
-from dlrun.verify.resumed import NAME, _judged
+from dlrun.verify.resumed import NAME, _alone, _judged, _rate_of_own
 from dlrun.verify.trace import Event
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -55,12 +55,22 @@ def test_ranks_go_on_from_a_checkpoint_alike(edits, fault, prove, port) -> None:
     assert verdict.faults == ({fault} if fault else set())
 
 
-def going(*start: float, error: str = "", best: float = 0.25) -> list[Event]:
+def going(*start: float, error: str = "", best: float = 0.25, says: str = "", lr: float = 0.1) -> list[Event]:
     made = optimizer()
     held = [event(made.kind, **{**made.facts, "params": [note(x)]}) for x in start]
     failed = [event("error", type="KeyError", message=error, line="t.py:9")] if error else []
     chosen = event("choice", "t.py:8", what="loss < best", values={"best": best}, statistics="")
-    return [event("restores", "t.py:4"), *held, *epoch([[0, 1]]), step(1, 0.9), chosen, *failed, event("end")]
+    told = [event("print", "t.py:5", text=says)] if says else []
+    return [
+        event("restores", "t.py:4"),
+        *told,
+        *held,
+        *epoch([[0, 1]]),
+        step(1, 0.9, lr=lr),
+        chosen,
+        *failed,
+        event("end"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -80,3 +90,26 @@ def test_what_ranks_go_on_from_is_what_1_rank_does(ranks, fault, says) -> None:
     check = _judged(run(going(0.5)), run(*ranks), (run([]), run([])))
     assert check.fault == fault
     assert says in check.finding
+
+
+def test_what_ranks_show_of_a_checkpoint_is_what_is_in_it() -> None:
+    one, two = (run(*[going(0.5, says=f"from epoch 2, best {best}")] * n) for best, n in (("0.25", 1), ("0.125", 2)))
+    check = _judged(one, two, (run([]), run([])))
+    assert (check.fault, check.where) == ("shown-otherwise", "t.py:5")
+
+
+def test_1_rank_goes_on_from_a_checkpoint_as_the_serial_script_does() -> None:
+    right = run(going(0.5))
+    assert _alone(right, right, right) is None
+    lost = run([*going(0.5), event("stored", values={"length of history": 1.0})])
+    kept = run([*going(0.5), event("stored", values={"length of history": 3.0})])
+    check = _alone(kept, kept, lost)
+    assert check is not None
+    assert "length of history" in check.finding
+
+
+@pytest.mark.parametrize(("rate", "fault"), [(0.2, ""), (0.4, "double-scaling"), (0.1, "lost-scaling")])
+def test_a_checkpoint_of_the_ranks_holds_a_scaled_rate_already(rate: float, fault: str) -> None:
+    first = run(going(0.5)), run(*[going(0.5, lr=0.2)] * 2)
+    check = _rate_of_own(first, (run(going(0.5)), run(*[going(0.5, lr=rate)] * 2)))
+    assert (check.fault if check else "") == fault

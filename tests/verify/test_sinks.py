@@ -10,6 +10,7 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from by_hand import event, run
 
@@ -77,7 +78,7 @@ def test_of_what_is_saved_the_steps_of_schedules_and_optimizers_are_no_numbers_t
 
 
 def test_of_what_is_saved_a_list_is_as_long_as_it_is_however_deep_it_lies() -> None:
-    saved = {"history": {"train": {"loss": deque([0.5, 0.25])}}, "model": {"w": torch.zeros(2)}}
+    saved = {"history": {"train": {"loss": deque([0.5, 0.25])}}, "model": {"w": torch.zeros(2, 2)}}
     inner = "['history']['train']['loss']"
     assert dict(_plain_numbers("", saved)) == {f"length of {inner}": 2.0, f"{inner}[0]": 0.5, f"{inner}[1]": 0.25}
 
@@ -92,6 +93,12 @@ def test_of_what_is_saved_small_tensors_are_numbers_and_those_of_a_model_are_not
     arrays = {"loss": torch.tensor([0.5, 0.25]).numpy()}  # NumPy's are no model's
     assert dict(_plain_numbers("", arrays)) == {"length of ['loss']": 2.0, "['loss'][0]": 0.5, "['loss'][1]": 0.25}
     assert list(_plain_numbers("", torch.eye(2).to_sparse())) == []
+
+
+def test_of_what_is_saved_a_dict_of_curves_is_no_model_and_an_array_of_objects_holds_what_they_do() -> None:
+    curves, found = {"loss": [0.5, 0.25]}, {"length of ['loss']": 2.0, "['loss'][0]": 0.5, "['loss'][1]": 0.25}
+    tensors = {name: torch.tensor(curve) for name, curve in curves.items()}
+    assert dict(_plain_numbers("", tensors)) == dict(_plain_numbers("", np.array(curves, dtype=object))) == found
 
 
 def test_what_is_shown_where_the_machine_has_more_devices_is_left_aside_and_what_else_is_done_is_not() -> None:
@@ -125,10 +132,10 @@ def test_what_a_script_writes_to_standard_error_is_shown_and_what_libraries_do_i
 
 def test_what_pytorch_pickles_of_a_tensor_is_no_number_that_is_saved(monkeypatch) -> None:
     noted: list[dict[str, float]] = []
-    note: Any = lambda kind, values: noted.append(values)  # noqa: E731
-    monkeypatch.setattr(pickle, "dump", pickle.dump)
-    monkeypatch.setattr(torch, "save", torch.save)
+    note: Any = lambda kind, values, kept: noted.append(values)  # noqa: E731
+    for owner, name in ((pickle, "dump"), (pickle, "dumps"), (torch, "save")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
     _note_stored(SimpleNamespace(inside=1, note=note))  # type: ignore[arg-type]
-    pickle.dumps([torch.ones(3)])
+    pickle.dumps([torch.ones(3), 5])
     pickle.dump([torch.ones(2), 4], io.BytesIO())
-    assert [values["[1]"] for values in noted] == [4]
+    assert [values["[1]"] for values in noted] == [5, 4]

@@ -121,6 +121,11 @@ def _is(now: float, before: float, factor: int) -> bool:
     return before >= 2 * factor and abs(now - before / factor) < 1
 
 
+def epochs_of(trace: Trace) -> float:
+    """Return how many epochs a script's longest loop through them has; infinity where none is known."""
+    return max((e["values"][TURNS] for e in loops(trace) if _goes_through_epochs(trace, e)), default=float("inf"))
+
+
 def _goes_through_epochs(trace: Trace, loop: Event) -> bool:
     """Whether each iteration of a loop goes through a loader, in more steps than one."""
     begun = trace.events.index(loop)

@@ -35,7 +35,7 @@ def line_by_line(serial: Run, run: Run, again: Sequence[Run], known: Collection[
     if not found:
         return None
     _, one, two = found[0]
-    finding = f"{two.text[:70]!r}, where the serial script, whose batches {n} ranks share here, has {one.text[:70]!r}"
+    finding = f"{two.said}, where the serial script, whose batches {n} ranks share here, has {one.text[:70]!r}"
     finding += f"; so have {len(found) - 1} more numbers" if len(found) > 1 else ""
     return failed(NAME, finding, TODO["shown-otherwise"], "shown-otherwise", where=two.at if ":" in two.at else "")
 

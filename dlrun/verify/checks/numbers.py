@@ -15,6 +15,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from dlrun.verify.checks.output import BAR, DURATION, NUMBER, close, is_time, shown
 from dlrun.verify.trace import Event, Run, Trace
@@ -39,6 +40,9 @@ SURE = 6  # digits in which two runs do not agree by chance
 BYTES = re.compile(r"\s*(?:[kmgt]i?b|bytes)\b", re.IGNORECASE)  # of memory that is in use
 UNSIGNED = str.maketrans("", "", "+-.")
 WIDEST = 6  # columns of a table that is written into one line
+DRAWN = re.compile(r"([^\w\s])\1+")  # as long as a bar of such signs, or a rule, may be
+FRACTION = re.compile(r"\d*\.\d+")
+MINUTES = 5  # that a run may have taken before it wrote a file that is named by its beginning
 Key = tuple[str, str, str]  # what it is: printed, in which file, saved; the words around it; which of the numbers there
 
 
@@ -47,7 +51,7 @@ class Number:
     """A number in its place: as it is written, after how many batches, and the words and the line that show it.
 
     ``within``: an epoch of the training is going on, more batches of which may come. ``rows``: of a file, how many rows
-    of numbers like this one it has.
+    of numbers like this one it has. ``file``: which it is of, where the text does not say so.
     """
 
     digits: str
@@ -56,6 +60,12 @@ class Number:
     text: str
     at: str
     rows: int = 0
+    file: str = ""
+
+    @property
+    def said(self) -> str:
+        """The text, and the file that it is in."""
+        return f"{self.text[:70]!r}{f' in {self.file}' * bool(self.file)}"
 
     @property
     def value(self) -> float:
@@ -275,32 +285,56 @@ def _of_values(event: Event, batches: int, within: bool) -> Iterator[tuple[Key, 
 
 def _of_files(run: Run, times: bool) -> Iterator[tuple[Key, Number]]:
     training = {event["epoch"] for event in run.root.all("trains")}
-    stopped = (run.root.last("end") or {"how": ""})["how"] == "stopped"
+    end = run.root.last("end")
+    stopped = end is not None and end.facts.get("how") == "stopped"
     # One that is stopped has read a batch, as of the next phase of a training, that it made no step of.
     events = [event for step in run.root.steps for event in step.before] if stopped else run.root.events
     batches = sum(event.kind == "batch" and event["epoch"] in training for event in events)
     batches = batches or sum(step.optimizer == 0 for step in run.root.steps)
+    lines = {event["path"]: event.at for event in run.root.all("file") if event["how"] == "write"}
+    ats = {name: lines.get(str(file), "") or name for name, file in run.written.items()}
     for name, text in run.texts.items():
         counts = Counter(words for line in text.splitlines() for words, place, *_ in in_line(line) if place == "0")
         for line in text.splitlines():
-            lines = list(in_line(BAR.sub("", line), times))  # of a bar that is written into a file
-            for words, place, digits, whole in lines:
-                rows = max(counts[words], len(lines) // WIDEST)
-                yield (NAMED.sub("#", name), words, place), Number(digits, batches, False, whole, name, rows)
+            numbers = list(in_line(BAR.sub("", line), times))  # of a bar that is written into a file
+            for words, place, digits, whole in numbers:
+                rows, at = max(counts[words], len(numbers) // WIDEST), ats.get(name, name)
+                yield (NAMED.sub("#", name), words, place), Number(digits, batches, False, whole, at, rows, name)
+    for name in _named(run.written):
+        for words, place, digits, _ in in_line(name, times):
+            yield ("named", words, place), Number(digits, batches, False, f"the file {name}", ats[name])
     for name, file in run.written.items():
         for place, number, rows in numbers_in(file):
             what = f"{place or 'a number'} in {file.name}"
             yield (
                 (NAMED.sub("#", name), place, ""),
-                Number(said(number), batches, False, f"{what}: {number:.6g}", name, rows),
+                Number(said(number), batches, False, f"{what}: {number:.6g}", ats[name], rows),
             )
 
 
+def _named(written: Mapping[str, Path]) -> list[str]:
+    """Return the ways of files without a time in them, in the order in which the files were written last."""
+    there = [(file.stat().st_mtime_ns, name) for name, file in written.items() if file.is_file()]
+    return [name for when, name in sorted(there) if not _is_dated(name, when / 1e9)]
+
+
+def _is_dated(name: str, when: float) -> bool:
+    """Whether a name has the day, or the time, of about ``when`` among its whole numbers."""
+    digits = "".join(filter(str.isdigit, FRACTION.sub("", name)))
+    moments = [at(when - 60 * i) for at in (time.localtime, time.gmtime) for i in range(MINUTES)]
+    marks = {time.strftime(form, moment) for form in ("%m%d", "%d%m", "%H%M") for moment in moments}
+    return any(mark in digits for mark in (*marks, str(int(when))[:5]))
+
+
 def in_line(text: str, times: bool = False) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (the words of the line, which number of it, the number, the line) for all that are no times, or are."""
+    """Yield (the words of the line, which number of it, the number, the line) for all that are no times, or are.
+
+    Of the words, blanks and how often a sign is repeated are left aside: numbers of other lengths are aligned by other
+    blanks, and a bar that is drawn of signs may be longer.
+    """
     whole = shown(text).strip()
     line = DURATION.sub("a while", whole)
-    words = NUMBER.sub("#", line)
+    words = "".join(DRAWN.sub(r"\1", NUMBER.sub("#", line)).split())
     for place, match in enumerate(NUMBER.finditer(line)):
         if BYTES.match(line, match.end()) or match.group().lower().startswith("0x"):
             continue
@@ -395,7 +429,7 @@ def _wrong(found: Compared, n: int) -> Check:
     near = next((f for f in (n, 1 / n) if math.isclose(ratio, f, rel_tol=1e-3)), None)
     fault = {n: "shown-n-fold", 1 / n: "shown-in-part"}.get(near or 0, "shown-otherwise")
     said = f": {two.digits} is {f'{n} times' if near == n else f'1 / {n} of'} {one.digits}" if near else ""
-    finding = f"{two.text[:70]!r}, where the serial script with the same parameters, after the same batches, has "
+    finding = f"{two.said}, where the serial script with the same parameters, after the same batches, has "
     finding += f"{one.text[:70]!r}{said}"
     more = len({each.key for each in found.other}) - 1
     finding += f"; so have {more} more" if more else ""

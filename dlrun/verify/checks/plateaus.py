@@ -15,9 +15,9 @@ SPARE = 2  # steps by which a change may be off, and one more for each epoch, wh
 
 
 def plateaus(serial: Run, run: Run, fewer: int) -> Check | None:
-    """Return a check that failed because a rate changes too late, or too early; None of none.
+    """Return a check that failed because a rate changes too late, or too early, or to another one; None of none.
 
-    ``fewer`` serial steps are one of the ranks. Rates that go on changing, or come to others, are not judged here.
+    ``fewer`` serial steps are one of the ranks. Rates that go on changing are not judged here.
     """
     if any(run.root.returns("warmup")):
         return None
@@ -26,18 +26,45 @@ def plateaus(serial: Run, run: Run, fewer: int) -> Check | None:
         one, other = _levels([rate for _, rate in before]), _levels([rate for _, rate in now.get(key, [])])
         if not other or any(b - a <= SPARE * fewer for (a, _), (b, _) in pairwise(one)):
             continue
+        levels = [(one[0][1], other[0][1])]
         for i, (after, rate) in enumerate(one[1:], 1):
             due, made = after / fewer, len(now[key])
             at, reached = other[i] if i < len(other) else (made, 0.0)
             if not reached and at < due:  # it ended
                 break
-            if reached and not math.isclose(reached * one[0][1], rate * other[0][1], rel_tol=1e-3):
-                break
             numbers = [step.number for step in run.root.steps if step.optimizer == key[0]]
             passed = sum(numbers[0] < first <= numbers[min(int(due), made - 1)] for first in begun)
-            if abs(at - due) > SPARE + passed:
+            if reached and not math.isclose(reached * one[0][1], rate * other[0][1], rel_tol=1e-3):
+                if abs(at - due) > SPARE + passed:
+                    break
+                levels.append((rate, reached))
+            elif abs(at - due) > SPARE + passed:
                 return _off(at, after, reached, rate, len(run.traces), at > due, now[key][min(at, made - 1)][0])
+        if wrong := _come_to_others(levels, len(run.traces), now[key][0][0]):
+            return wrong
     return None
+
+
+def _come_to_others(levels: Sequence[tuple[float, float]], n: int, where: str) -> Check | None:
+    """Return a check that failed because a rate changes by other factors than the serial one; None of none.
+
+    ``levels``: the first of both, and those that follow whose ratio is another one. A part that is not scaled, such as
+    a least rate, is the same number in all of them.
+    """
+    (first, scaled), *others = levels
+    if not others or not first:
+        return None
+    ratio = scaled / first
+    if not math.isclose(ratio, 1):
+        parts = [(ratio * x - y) / (ratio - 1) for x, y in others if not math.isclose(x, y, rel_tol=1e-3)]
+        within = all(min(1, ratio) * x <= y <= max(1, ratio) * x for x, y in others)
+        if within and all(math.isclose(part, parts[0], rel_tol=1e-2) for part in parts):
+            return None
+    rate, reached = others[-1]
+    finding = f"on 1 rank the rate goes from {first:.4g} to {rate:.4g}; on {n} ranks, at the same time, from "
+    finding += f"{scaled:.4g} to {reached:.4g}"
+    todo = "what comes with each epoch comes as often on n ranks: leave its factor as it is"
+    return failed(NAME, finding, todo, "other-rate", where=where)
 
 
 def _levels(rates: Sequence[float]) -> list[tuple[int, float]]:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from dlrun.verify.checks.lengths import loops
+from dlrun.verify.checks.numbers import alike, numbers_of
 from dlrun.verify.checks.output import first_difference, shown
 from dlrun.verify.trace import Event, Run, Step, Trace
 from dlrun.verify.tracer.conditions import TURNS
@@ -32,6 +33,8 @@ def same(name: str, serial: Run, again: Run, run: Run) -> Check:
             "other-output",
             where=difference.at,
         )
+    if kept := _kept_otherwise(name, serial, again, run) or _written_otherwise(name, serial, again, run):
+        return kept
     other = {without_time(name) for name in files_of(run) - files_of(serial)}
     alike = (files_of(serial) & files_of(again)) - files_of(run)
     missing = sorted(name for name in alike if without_time(name) not in other)
@@ -44,6 +47,40 @@ def same(name: str, serial: Run, again: Run, run: Run) -> Check:
     if run.name == ALONE:
         who = f"{ranks} ranks, each told that it is rank 0 of 1, as the port shares its data by their numbers, leave"
     return passed(name, f"{who} its parameters bit for bit {each_step(steps)}, and its output")
+
+
+def _kept_otherwise(name: str, serial: Run, again: Run, run: Run) -> Check | None:
+    """Return a check that failed because other tensors are saved, as those of a model before its last update."""
+    every = [[event for event in each.root.all("stored") if event.facts.get("kept")] for each in (serial, again, run)]
+    if len({len(events) for events in every}) > 1:
+        return None
+    for number, (one, two, mine) in enumerate(zip(*every, strict=True), 1):
+        alike = {key: bits for key, bits in one["kept"].items() if two["kept"].get(key) == bits}
+        if other := [key for key, bits in alike.items() if mine["kept"].get(key, bits) != bits]:
+            more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+            finding = f"{other[0]}{more}, saved at {mine.at}, is another one than the serial script saves"
+            finding += f" (save {number} of {len(every[0])})" if len(every[0]) > 1 else ""
+            todo = "save what the serial script saves, behind the same update"
+            return failed(name, finding, todo, "other-output", where=mine.at)
+    return None
+
+
+def _written_otherwise(name: str, serial: Run, again: Run, run: Run) -> Check | None:
+    """Return a check that failed because of a number in a file, or in the name of one; of none that two runs differ in.
+
+    What is printed, or decides, is compared as it comes.
+    """
+    mine, other, theirs = (numbers_of(each) for each in (serial, again, run))
+    for key, ones in mine.items():
+        twos, repeats = theirs.get(key, ()), [x.digits for x in other.get(key, ())] == [x.digits for x in ones]
+        if key[0] in ("shown", "decided") or not repeats or len(ones) != len(twos):
+            continue
+        for one, two in zip(ones, twos, strict=True):
+            if not alike(one.digits, two.digits) and two.digits != f"{one.digits}.0":  # of a tensor's integers
+                finding = f"{two.said}, where the serial script writes {one.text[:70]!r}"
+                where = two.at if ":" in two.at else ""
+                return failed(name, finding, "a port writes what the serial script writes", "other-output", where=where)
+    return None
 
 
 def _parameters(name: str, serial: Trace, again: Trace, trace: Trace) -> Check | None:

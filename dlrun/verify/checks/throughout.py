@@ -11,6 +11,7 @@ from itertools import zip_longest
 
 from dlrun.verify.checks.gradients import mean_gradients, otherwise
 from dlrun.verify.checks.rate import NAME as RATE
+from dlrun.verify.checks.rate import promised_by
 from dlrun.verify.checks.start import broadcast
 from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, failed
@@ -24,7 +25,7 @@ def throughout(serial: Run, run: Run, sharded: Run) -> Check | None:
     """
     if otherwise(sharded):
         return None
-    found = [_rates(serial, run)]
+    found = [_rates(serial, run), _unscaled(serial, run, sharded)]
     found += [judge(run) for judge in (mean_gradients, broadcast) if judge(sharded).status != "failed"]
     return next((check for check in found if check and check.status == "failed"), None)
 
@@ -43,6 +44,40 @@ def _rates(serial: Run, run: Run) -> Check | None:
                 finding += f"serial script makes both with {rate:.4g}"
                 return failed(RATE, finding, "scale all of them alike: dl.lr_scale()", "lost-scaling", where=other.at)
     return None
+
+
+def _unscaled(serial: Run, run: Run, sharded: Run) -> Check | None:
+    """Tell of an optimizer beyond those of the first steps, as of a second phase, that is not scaled, or twice.
+
+    Where those of the first steps are all scaled, and nothing says that this one is not to be.
+    """
+    promised, known = promised_by(sharded), _first_rates(sharded)
+    left = {call["lr"] for call in run.root.returns("lr_scale") if call["lr"] == call["result"]}  # by the rule "none"
+    one, other = _first_rates(serial), _first_rates(run)
+    rates = {key: (x, other[key][1]) for key, (_, x) in one.items() if key in other and x and x not in left}
+    before = [math.isclose(y, promised * x) for key, (x, y) in rates.items() if key in known]
+    later = [key for key, (x, y) in rates.items() if key not in known and _is_either(y / x, 1, promised**2)]
+    if promised == 1 or not later or not before or not all(before):
+        return None
+    (_, base), (at, rate) = one[later[0]], other[later[0]]
+    finding = f"{rate:.4g} on {len(run.traces)} ranks and {base:.4g} on 1, where those before it are scaled by "
+    finding += f"{promised:.4g}"
+    lost = math.isclose(rate, base)
+    todo = f"scale it{', too, with' * lost}{' once: one' * (not lost)} dl.lr_scale()"
+    return failed(RATE, finding, todo, "lost-scaling" if lost else "double-scaling", where=at)
+
+
+def _is_either(ratio: float, *known: float) -> bool:
+    return any(math.isclose(ratio, one, rel_tol=1e-6) for one in known)
+
+
+def _first_rates(run: Run) -> dict[tuple[int, int], tuple[str, float]]:
+    """Return line and rate of the first step with each optimizer's groups."""
+    found: dict[tuple[int, int], tuple[str, float]] = {}
+    for step in run.root.steps:
+        for group, rate in enumerate(step.lr):
+            found.setdefault((step.optimizer, group), (step.at, rate))
+    return found
 
 
 def _bases(made: Event) -> list[float]:

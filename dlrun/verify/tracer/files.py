@@ -79,6 +79,7 @@ def install(recorder: Recorder) -> None:
 
 def _note_stored(recorder: Recorder) -> None:
     """Note the numbers in what is saved, as the best accuracy beside a model, and batch norm's statistics."""
+    pickle.dumps = _noting(recorder, pickle.dumps, of_user=True)  # others send by it
     owners = [(pickle, "dump")] + ([(torch, "save")] if (torch := sys.modules.get("torch")) else [])
     for owner, name in owners:
         setattr(owner, name, _noting(recorder, getattr(owner, name)))
@@ -94,16 +95,19 @@ def _follow_dump(recorder: Recorder, module: ModuleType) -> None:
     module.dump = _noting(recorder, module.dump)  # type: ignore[attr-defined]
 
 
-def _noting(recorder: Recorder, save: Callable[..., Any]) -> Callable[..., Any]:
+def _noting(recorder: Recorder, save: Callable[..., Any], of_user: bool = False) -> Callable[..., Any]:
+    """Return ``save``, noting what it is given; ``of_user``: by the script itself."""
     torch = sys.modules.get("torch")
     own = str(Path(torch.__file__).parent) + os.sep if torch and torch.__file__ else ""
 
     @functools.wraps(save)
     def noted(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if own and sys._getframe(1).f_code.co_filename.startswith(own):  # PyTorch pickles a tensor
+        caller = sys._getframe(1).f_code.co_filename
+        if (own and caller.startswith(own)) or (of_user and not is_user_file(caller)):  # PyTorch pickles a tensor
             return save(obj, *args, **kwargs)
-        if found := dict(islice(_plain_numbers("", obj), MOST)):
-            recorder.note("stored", values=found)
+        found, kept = dict(islice(_plain_numbers("", obj), MOST)), _bits_of_tensors(obj) if torch else {}
+        if found or kept:
+            recorder.note("stored", values=found, kept=kept)
         if not recorder.inside and (statistics := recorder.statistics()):
             recorder.note("plain save", statistics=statistics, **recorder.statistics_in(obj))
         return save(obj, *args, **kwargs)
@@ -111,10 +115,17 @@ def _noting(recorder: Recorder, save: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
+def _bits_of_tensors(obj: Any) -> dict[str, str]:
+    """Return a hash of each tensor of fractions, by its name in what is saved, as in a model's state."""
+    from dlrun.verify.tracer.tensors import digest, named_tensors
+
+    return {name: digest(tensor) for name, tensor in named_tensors("", obj) if tensor.is_floating_point()}
+
+
 def _plain_numbers(name: str, value: Any, depth: int = DEPTH) -> Iterator[tuple[str, float]]:
     """Yield numbers, those of small arrays and tensors, too, of others how large they are, and how many a list has.
 
-    None of a dict of tensors alone: that is a model's.
+    None of a dict of tensors that is a model's.
     """
     if isinstance(value, Real) and not isinstance(value, bool):
         yield name, float(value)
@@ -123,10 +134,10 @@ def _plain_numbers(name: str, value: Any, depth: int = DEPTH) -> Iterator[tuple[
             yield f"length of {name}", float(len(value))
         if depth and math.prod(value.shape) <= SMALL:
             with suppress(RuntimeError, TypeError):  # a sparse one has no list
-                yield from _of_array(name, value.tolist())
+                yield from _of_array(name, value.tolist(), depth)
         elif depth:
             yield from _of_many(name, value)
-    elif isinstance(value, dict) and value and all(map(_is_tensor, value.values())):
+    elif isinstance(value, dict) and value and all(map(_is_tensor, value.values())) and _is_model(value):
         return
     elif isinstance(value, dict) and any(value.keys() >= keys for keys in STATES):
         return  # the rates and steps of ranks are judged by themselves
@@ -145,12 +156,12 @@ def _entries(name: str, value: Any, depth: int) -> Iterator[tuple[str, float]]:
         yield from _plain_numbers(f"{name}[{key!r}]", item, depth - 1)
 
 
-def _of_array(name: str, value: Any) -> Iterator[tuple[str, float]]:
+def _of_array(name: str, value: Any, depth: int) -> Iterator[tuple[str, float]]:
     if isinstance(value, list):
         for place, item in enumerate(value):
-            yield from _of_array(f"{name}[{place}]", item)
-    elif isinstance(value, Real) and not isinstance(value, bool):
-        yield name, float(value)
+            yield from _of_array(f"{name}[{place}]", item, depth)
+    else:  # one of objects holds such as a dict
+        yield from _plain_numbers(name, value, depth - 1)
 
 
 def _of_many(name: str, value: Any) -> Iterator[tuple[str, float]]:
@@ -158,6 +169,11 @@ def _of_many(name: str, value: Any) -> Iterator[tuple[str, float]]:
     with suppress(AttributeError, RuntimeError, TypeError, ValueError):  # of texts, or objects
         numbers = value.detach().double() if _is_tensor(value) else value.astype("float64")
         yield f"mean magnitude of {name}", float(abs(numbers).mean())
+
+
+def _is_model(tensors: dict[str, Any]) -> bool:
+    """Whether a dict of tensors is a model's: it comes from one, or has matrices among them, as layers do."""
+    return hasattr(tensors, "_metadata") or any(tensor.requires_grad or tensor.ndim > 1 for tensor in tensors.values())
 
 
 def _is_tensor(value: Any) -> bool:

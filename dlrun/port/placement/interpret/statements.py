@@ -361,6 +361,9 @@ class Statements(Loops):
                 if self.dunder(Value(refs=frozenset([ref])), "__setitem__", [index, value], target) is None:
                     self.store_entry(ref, key, index, value, target)
             elif ref.kind == "foreign":
+                if self.loop is None and source is not None and not value.scalar:
+                    # A library's object may write what it is given into a file.
+                    self._sink(target, of=source)  # type: ignore[arg-type]
                 self._store_foreign(ref, index, value if self.loop is not None else self.row(source, value), target)
             elif index.name == "slice" and ref.kind in ("list", "deque"):
                 self.store_entry(ref, None, index, self.entries(value), target)
