@@ -320,3 +320,34 @@ def test_what_a_counter_takes_the_greatest_of_is_told() -> None:
     for batch in ("local", "global"):
         doubts = [doubt.why for doubt in port(script, Options(batch=batch)).doubts]
         assert doubts == ["sum_of: local to rank 0: each rank has the union, or the difference, of its own counts"]
+
+
+STATES = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(96, 5, 4), torch.randn(96, 5, 1)), 8)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 1)
+    def forward(self, x, states):
+        h, states = self.lstm(x, states)
+        return self.out(h), states
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+states = (torch.zeros(1, 8, 3), torch.zeros(1, 8, 3))
+for x, y in loader:
+    states = [state.detach() for state in states]
+    out, states = net(x, states)
+    loss = (out - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    print(loss.item())
+"""
+
+
+def test_a_loss_of_states_that_go_on_from_batch_to_batch_is_a_number_of_its_batch() -> None:
+    ported = port(STATES)
+    assert "print(dl.average(loss.item()))" in ported.text
+    assert "unknown-placement" not in [doubt.name for doubt in ported.doubts]

@@ -588,7 +588,8 @@ class Machine:
                     found = join(found, Value(place=place, reduced=inner.reduced, of=self.memory_of(value)))
         if found is None:
             place = value.place if value.place.kind is not Kind.SHARD else Place(Kind.ENTRY)
-            place = MIX if place.kind is Kind.RUN else place
+            kept = isinstance(place.at, tuple) and place.at[1] == REST  # of a key: a sum so far, as a rank has it
+            place = (MIX if kept else ENTRY) if place.kind is Kind.RUN else place
             return Value(place=place, reduced=value.reduced)
         return self.of_chosen(value, found)
 
