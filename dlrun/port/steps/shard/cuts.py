@@ -37,7 +37,7 @@ def _behind(facts: Facts, made: cst.CSTNode, name: str) -> tuple[cst.CSTNode, li
     lengths: list[cst.BaseExpression] = []
     between: list[cst.BaseExpression] = []
     for line in _following(script.parents, made):
-        if any(node in facts.loops for node in walk(line)):
+        if any(node in facts.loops for node in walk(line)) or _leaves(line):
             break
         uses = [n for n in walk(line) if isinstance(n, cst.Name) and n.value == name and not script.is_part(n)]
         if isinstance(line, (cst.FunctionDef, cst.ClassDef)) or not uses:
@@ -47,6 +47,12 @@ def _behind(facts: Facts, made: cst.CSTNode, name: str) -> tuple[cst.CSTNode, li
         if None in measures:
             last, lengths = line, list(between)
     return last, lengths
+
+
+def _leaves(line: cst.CSTNode) -> bool:
+    """Tell whether nothing behind ``line`` is run: it hands on what is to be cut, ``return train, test``."""
+    parts = line.body if isinstance(line, cst.SimpleStatementLine) else (line,)
+    return any(isinstance(part, (cst.Return, cst.Raise)) for part in parts)
 
 
 def _following(parents: Mapping[cst.CSTNode, cst.CSTNode], made: cst.CSTNode) -> Iterator[cst.CSTNode]:
