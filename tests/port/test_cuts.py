@@ -98,3 +98,11 @@ for epoch in range(3):
     )
     assert "        if dl.total(bool(batch.text.size()[0] != 32)) > 0:" in text
     assert "        if i % dl.steps(10) == 0: print(dl.serial_steps(i), dl.average(loss.item()))" in text
+
+
+def test_what_branches_make_is_cut_behind_them() -> None:
+    drawn = "if shuffle: order = np.random.permutation(640)\n    else: order = np.array(range(640))"
+    source = TORCH.replace("    at = 0", f"    {drawn}\n    at = 0", 1).replace("X[at:at + 32]", "X[order[at:at + 32]]")
+    source = source.replace("y[at:at + 32]", "y[order[at:at + 32]]").format(between="", bound="640")
+    text = lines("shuffle = True" + source)
+    assert text.index("    order = dl.shard(order)") == text.index("    at = 0") - 1

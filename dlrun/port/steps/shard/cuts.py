@@ -18,9 +18,9 @@ def named(facts: Facts, feed: Feed, why: str) -> Iterator[Edit]:
     ``mean = x.mean(0)`` and ``y = x.sum(1)`` before the loop are of all samples, so the cut comes after them. Numbers
     of samples that stand before it then are divided: ``len(x)``.
     """
-    made, dl, batch = facts.script.line_of(feed.node), facts.alias, facts.options.batch
+    dl, batch = facts.alias, facts.options.batch
     for name in feed.names:
-        line, lengths = _behind(facts, made, name)
+        line, lengths = _behind(facts, _made(facts, feed.node, name), name)
         yield Edit(line, f"{name}: {why}", after=statements("torch/shard_name", dl=dl, name=name, batch=batch))
         for length in lengths:
             yield Edit(
@@ -28,6 +28,21 @@ def named(facts: Facts, feed: Feed, why: str) -> Iterator[Edit]:
                 "this rank's samples, of which the loop takes slices",
                 lambda n: expression("torch/steps", {"count": n}, dl=dl),
             )
+
+
+def _made(facts: Facts, node: cst.CSTNode, name: str) -> cst.CSTNode:
+    """Return the statement behind which ``name`` is made, whichever branch does: ``if shuffle: order = ...``."""
+    script = facts.script
+    line = script.line_of(node)
+    bound = script.scopes[node].names.get(name, ())
+    others = [b.node for b in bound if b.how == "assign" and script.order[b.node] < script.order[node]]
+    for up in script.above(line):
+        trains = any(script.inside(loop, up) for loop in facts.loops)
+        if trains or isinstance(up, (cst.FunctionDef, cst.For, cst.While)):
+            break
+        if isinstance(up, cst.If) and others:
+            line = up
+    return line
 
 
 def _behind(facts: Facts, made: cst.CSTNode, name: str) -> tuple[cst.CSTNode, list[cst.BaseExpression]]:
