@@ -233,6 +233,8 @@ class Machine:
         self._changed: dict[Any, frozenset[str]] = {}  # what data sets change as samples are drawn, by class
         self._spent = 0
         self._frames: dict[tuple[Any, ...], Frame] = {}
+        self._modules: dict[cst.CSTNode, Frame] = {}
+        self._importing: set[Frame] = set()  # of the modules that are being run
         self._objects: dict[tuple[Any, ...], Obj] = {}
         self._classes: dict[Any, Class] = {}
 
