@@ -199,7 +199,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         accumulating=tuple(loops.accumulating),
         innermost=tuple(feeds.innermost),
         parts=tuple(loops.parts),
-        evaluations=tuple(evaluations(feeds)) if _deals_batches(feeds, options) else (),
+        evaluations=() if feeds.episodes else tuple(evaluations(feeds)),
         counted=feeds.ranges(),
         full_batch=feeds.full_batch,
         episodes=feeds.episodes,
@@ -207,11 +207,6 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         unequal=Taint(script, kinds, apart),
         trained=Taint(script, kinds, [*forwards(script, kinds, loops.in_training), *made]),
     )
-
-
-def _deals_batches(feeds: Feeds, options: Options) -> bool:
-    """Tell whether the ranks take batches of the serial script, and not parts of each, or episodes of their own."""
-    return options.batch == "local" and not feeds.full_batch and not feeds.episodes
 
 
 def run_passes(facts: ScriptFacts, order: Sequence[str]) -> list[Edit | Doubt]:

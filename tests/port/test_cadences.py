@@ -370,3 +370,50 @@ print({shown})
         return
     doubts = [d for d in port(script).doubts if d.danger != "low"]
     assert [d.name for d in doubts] == ["unknown-placement"] and "between those of a cadence" in doubts[0].why
+
+
+def test_what_picks_the_next_of_some_batches_counts_no_steps() -> None:
+    source = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.rand(64, 8)
+target = DataLoader(TensorDataset(x[:24]), 4)
+net = torch.nn.Linear(8, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for epoch in range(3):
+    at, beside = 0, list(target)
+    for a, b in DataLoader(TensorDataset(x, x.sum(1)), 4):
+        (c,) = beside[at]
+        loss = ((net(a)[:, 0] - b) ** 2).mean() + net(c).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        at += 1
+        if at >= len(beside):
+            at = 0
+"""
+    ported = port(source)
+    assert "        if at >= len(beside):" in ported.text  # a rank that came to 1/n of them would never take the others
+    assert [d.name for d in ported.doubts] == ["same-samples"]
+
+
+def test_a_cadence_of_a_loop_that_also_evaluates_all_batches_is_told() -> None:
+    source = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.rand(64, 8)
+data = {name: DataLoader(TensorDataset(x, x.sum(1)), 4) for name in ("train", "valid")}
+net = torch.nn.Linear(8, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+def run(loader, trains):
+    for i, (a, b) in enumerate(loader):
+        loss = ((net(a)[:, 0] - b) ** 2).mean()
+        if trains:
+            opt.zero_grad(); loss.backward(); opt.step()
+        if i % 4 == 0:
+            print(i, loss.item())
+for epoch in range(2):
+    run(data["train"], True)
+    CALL
+"""
+    (told,) = port(source.replace("CALL", "run(data['valid'], False)")).doubts
+    assert "where this loop evaluates all batches, it is divided as well" in told.why
+    assert not port(source.replace("CALL", "pass")).doubts

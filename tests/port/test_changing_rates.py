@@ -296,3 +296,24 @@ def test_serial_steps_beside_those_of_a_rank_are_divided(made, written) -> None:
     head = "from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR\n"
     loader = "loader = DataLoader(data, batch_size=8, shuffle=True)\n"
     assert written in port(head + script.replace("step = 0\n", f"step = 0\n{loader}{made}\n")).text
+
+
+def test_a_number_of_groups_is_no_rate() -> None:
+    source = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.rand(64, 8)
+net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 1))
+opt = torch.optim.SGD([{"params": part.parameters()} for part in net], lr=0.1)
+for epoch in range(3):
+    last = len(opt.param_groups) - 1
+    for i in range(len(opt.param_groups)):
+        if i < last or i + 1 < len(opt.param_groups):
+            opt.param_groups[i]["lr"] = 0.1 / (1 + epoch)
+    for a, b in DataLoader(TensorDataset(x, x.sum(1)), 16):
+        loss = ((net(a)[:, 0] - b) ** 2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+"""
+    text = port(source).text
+    assert "if i < last or i + 1 < len(opt.param_groups):" in text
+    assert 'opt.param_groups[i]["lr"] = dl.lr_scale(0.1 / (1 + epoch))' in text

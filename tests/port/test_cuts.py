@@ -67,3 +67,42 @@ def test_loops_of_tensorflow_go_to_the_end_of_the_share() -> None:
     text = lines(TENSORFLOW)
     assert "    while at < len(train):" in text
     assert text.index("train = dl.shard(train)") == text.index("mean = y[train].mean()") + 1
+
+
+def test_what_a_function_returns_beside_other_things_is_cut_before_that() -> None:
+    source = """
+import torch
+from torchtext import data
+def load():
+    train, test = data.splits()
+    words = set(train)
+    train_iter, test_iter = data.BucketIterator.splits((train, test), batch_size=32, repeat=False)
+    return len(words), train_iter, test_iter
+size, train_iter, test_iter = load()
+net = torch.nn.Linear(8, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+def train(net, train_iter):
+    for i, batch in enumerate(train_iter):
+        if batch.text.size()[0] != 32:
+            continue
+        loss = net(batch.text).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        if i % 10 == 0: print(i, loss.item())
+for epoch in range(3):
+    train(net, train_iter)
+"""
+    text = lines(source)
+    assert (
+        text.index("    train_iter = dl.shard(train_iter)")
+        == text.index("    return len(words), train_iter, test_iter") - 1
+    )
+    assert "        if dl.total(bool(batch.text.size()[0] != 32)) > 0:" in text
+    assert "        if i % dl.steps(10) == 0: print(dl.serial_steps(i), dl.average(loss.item()))" in text
+
+
+def test_what_branches_make_is_cut_behind_them() -> None:
+    drawn = "if shuffle: order = np.random.permutation(640)\n    else: order = np.array(range(640))"
+    source = TORCH.replace("    at = 0", f"    {drawn}\n    at = 0", 1).replace("X[at:at + 32]", "X[order[at:at + 32]]")
+    source = source.replace("y[at:at + 32]", "y[order[at:at + 32]]").format(between="", bound="640")
+    text = lines("shuffle = True" + source)
+    assert text.index("    order = dl.shard(order)") == text.index("    at = 0") - 1

@@ -120,6 +120,20 @@ def test_drawn_batches_are_divided(what, tmp_path) -> None:
     assert list(map(rounded, mine.splitlines())) == list(map(rounded, serial.splitlines()))
 
 
+@pytest.mark.parametrize(
+    ("drawn", "batch"),
+    [
+        ("at = np.random.permutation(len(X))[:12]", "at = dl.part(np.random.permutation(len(X))[:12])"),
+        ("order = torch.randperm(len(X)).tolist()\n    at = order[:12]", "at = dl.part(order[:12])"),
+        ("order = np.random.permutation(len(X))\n    at = order[5 : 17]", "at = dl.part(order[5 : 17])"),
+    ],
+)
+def test_a_batch_that_is_cut_from_what_is_drawn_is_divided_as_it_is_cut(drawn, batch) -> None:
+    program = f"{HEAD}for step in range(24):\n    {drawn}\n    update(F.cross_entropy(net(X[at]), Y[at]))\n"
+    text = port(program, Options(batch="global")).text
+    assert f"    {batch}\n" in text and text.count("dl.part(") == 1 and text.count("dl.reseed(alike=True)") == 1
+
+
 def test_one_sample_that_is_drawn_is_no_batch() -> None:
     drawn = "for step in range(9):\n    x = model_data()\n    update(F.cross_entropy(net(x), Y[:4]))\n"
     with pytest.raises(DlrunError):

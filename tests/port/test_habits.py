@@ -299,7 +299,31 @@ texts, turn, batches = load(), 0, iter(train_loader)
 """
     )
     assert bool(doubts(source, "local samples decide whether it updates")) is mine
-    assert ("dl.total(bool(" in port(source).text) is (test == "len(words) < 2")
+    assert ("dl.total(bool(" in port(source).text) is (test in ("len(words) < 2", "len(words) < 8"))
+
+
+def test_all_leave_out_the_last_batch_together_where_it_is_too_short_for_one() -> None:
+    source = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.rand(35, 8)
+net = torch.nn.Linear(8, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+loader = DataLoader(TensorDataset(x, x.sum(1)), 16)
+for epoch in range(2):
+    for i, (a, b) in enumerate(loader):
+        if a.size(0) is not 16:
+            continue
+        loss = ((net(a)[:, 0] - b) ** 2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        if i % 10 == 0: print(i, loss.item())
+"""
+    ported = port(source)  # 35 samples are 16 and 16, then 2 and 1
+    assert "if dl.total(bool(a.size(0) is not 16)) > 0:" in ported.text and not ported.doubts
+    assert "print(dl.serial_steps(i), dl.average(loss.item()))" in ported.text
+    even = port(source.replace(", 16)\n", ", 16, drop_last=True)\n"))
+    assert "if a.size(0) is not 16:" in even.text and "dl.average(loss.item())" in even.text
+    assert "dl.total(a.size(0)) is not 16" in port(source, Options(batch="global")).text
 
 
 def test_processes_that_draw_are_doubted():

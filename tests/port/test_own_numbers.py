@@ -136,3 +136,32 @@ def test_entries_that_an_iteration_sets_in_its_own_array_are_no_doubt_and_those_
     assert not port(ONE_HOT.format(after="pass")).doubts
     (doubt,) = port(ONE_HOT.format(after="table.scatter_(0, y, x[:, :1])")).doubts
     assert doubt.why.startswith("table.scatter_() is out of sight")
+
+
+def test_what_an_iteration_fills_is_its_own_and_what_goes_on_is_told() -> None:
+    source = """
+import torch
+from torch.utils.data import DataLoader
+names = ["ab", "abc", "d", "ef"] * 16
+def pad(rows):
+    found = torch.zeros((len(rows), 3)).long()
+    for at, row in enumerate(rows):
+        found[at, :len(row)] = torch.tensor([ord(c) - 97 for c in row])
+    return found
+table = torch.zeros(3, 2)
+net = torch.nn.EmbeddingBag(9, 2)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+total = 0
+for rows in DataLoader(names, 16):
+    out = net(pad(rows))
+    loss = out.pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    total += loss.item()
+    row = table[1]
+    row += out.detach().sum(0)
+print(total)
+"""
+    ported = port(source)
+    assert "total = dl.total(total)" in ported.text and not ported.doubts
+    (told,) = port(source + "print(table[1])\n").doubts
+    assert "row may share its memory" in told.why

@@ -10,6 +10,7 @@ from small import SERIAL
 from dlrun.cli.port import command
 from dlrun.errors import DlrunError
 from dlrun.package import home_of
+from dlrun.port import Options, port
 from dlrun.port.files import port_tree, read_and_port
 
 INSIDE = {
@@ -191,3 +192,22 @@ def test_a_module_that_prints_is_quiet_on_other_ranks_where_modules_are_written_
     assert "print = dl.print" in written["show.py"]
     lay(tmp_path / "alone", {**shows, "train.py": "from show import show\n" + SERIAL + "show(1)\n"})
     assert not read_and_port(tmp_path / "alone" / "train.py").modules
+
+
+def test_modules_that_import_each_other_are_followed(tmp_path):
+    package = tmp_path / "rows"
+    package.mkdir()
+    (package / "__init__.py").write_text("size = 8\nfrom .made import Made\n")
+    (package / "made.py").write_text(
+        "import torch\nimport rows\nclass Made(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 64\n    def __getitem__(self, i): return torch.ones(rows.size) * i\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nimport rows\nfrom rows import Made\nnet = torch.nn.Linear(8, 1)\n"
+        "opt = torch.optim.SGD(net.parameters(), 0.1)\ntotal = 0\n"
+        "for x in torch.utils.data.DataLoader(Made(), 8):\n    loss = net(x).pow(2).mean()\n"
+        "    opt.zero_grad(); loss.backward(); opt.step()\n    total += loss.item()\nprint(total)\n"
+    )
+    ported = port(script.read_bytes(), Options(), script.name, script)
+    assert not ported.doubts and "total = dl.total(total)" in ported.text

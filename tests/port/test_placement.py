@@ -7,10 +7,12 @@ run one after another in the same processes: importing the framework is what tak
 import re
 from pathlib import Path
 
+import libcst as cst
 import pytest
 from running import started
 
 from dlrun.port import port
+from dlrun.port.placement.values import ENTRY, TUPLES, Value, diverged, join
 
 HERE = Path(__file__).parent
 PROGRAMS = sorted((HERE / "placement").glob("*.py"))
@@ -50,3 +52,10 @@ def test_ranks_show_the_serial_numbers(name, ranks, shown) -> None:
     for one, other in zip(serial, mine, strict=True):
         assert NUMBER.sub("#", one) == NUMBER.sub("#", other)
         assert _numbers(other) == pytest.approx(_numbers(one), rel=1e-4, abs=2e-5)
+
+
+def test_a_tuple_that_is_written_with_two_or_three_entries_is_as_long_on_all_ranks() -> None:
+    two, three = (Value(items=(Value(ENTRY),) * count, name="tuple") for count in (2, 3))
+    assert join(two, three).name == join(join(two, three), two).name == TUPLES
+    assert join(Value(ENTRY, name="tuple"), two).name != TUPLES  # (*rows, 1): as long as the batch
+    assert diverged(two, three, cst.Name("local")).name != TUPLES

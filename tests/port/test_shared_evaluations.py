@@ -86,6 +86,38 @@ def test_a_mode_that_is_set_by_the_caller_counts() -> None:
     assert SHARED in port(source.replace("    test()", "    model.eval()\n    test()")).text
 
 
+DRAWN = """class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.f = torch.nn.Linear(4, 3)
+        self.begin()
+    def begin(self):
+        self.f.weight.data.normal_()
+    def sample(self, n):
+        return torch.randn(n, 3)
+    def forward(self, x):
+        return READ
+model = Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "shared"), [("self.f(x)", True), ("self.f(x) + self.sample(len(x))", False), ("torch.rand(9, 3)", False)]
+)
+def test_what_a_model_draws_elsewhere_keeps_no_evaluation_whole(read: str, shared: bool) -> None:
+    assert (SHARED in _ported(DRAWN.replace("READ", read)).text) is shared
+
+
+def test_samples_that_are_picked_by_a_number_of_others_draw_not_as_those() -> None:
+    makes = """
+augmented = datasets.MNIST("data", transform=transforms.RandomCrop(28))
+order = torch.randperm(len(augmented))
+held = torch.utils.data.Subset(datasets.MNIST("data", transform=transforms.ToTensor()), order[:99])
+data = torch.utils.data.Subset(augmented, order[99:])
+"""
+    assert SHARED in _ported(makes + PLAIN).text
+
+
 STREAM = "class Lines(IterableDataset):\n    def __iter__(self):\n        yield from ()\nheld = Lines()\n" + PLAIN
 FLIPS = """class Flipped(Dataset):
     def __len__(self):
@@ -150,6 +182,8 @@ def test_ranks_that_evaluate_all_in_an_order_of_their_own_decide_by_what_all_fin
     ported = port(source.replace("    test()", "    if test() > 0.7:\n        break"))
     assert "for x, y in test_loader:" in ported.text
     assert ("dl.average(total" in ported.text) is agreed
+    parts = port(source.replace("    test()", "    if test() > 0.7:\n        break"), Options(batch="global"))
+    assert ("dl.average(total" in parts.text) is agreed  # no rank alone leaves the training
 
 
 def test_ranks_that_evaluate_a_pipeline_made_anew_decide_by_what_all_find() -> None:
@@ -185,6 +219,15 @@ def test_five_ranks_show_what_one_shows(tmp_path: Path) -> None:
     alone, five = started(tmp_path, [run, str(tmp_path)]), started(tmp_path, [run, str(tmp_path)], 5)
     assert alone.count("###") == len(PROGRAMS) and "FAILED" not in five
     assert five == alone
+
+
+def test_positions_that_a_bar_goes_through_are_shared_likewise() -> None:
+    source = (HERE / "placement" / "evaluate_positions.py").read_text()
+    barred = source.replace("    for at in range(steps):", "    bar = tqdm(range(steps))\n    for at in bar:")
+    share = 'dl.shard(range(steps), whole="" if optimizer is not None else "batches")'
+    assert f"    for at in {share}:" in port(source).text
+    text = port("from tqdm import tqdm\n" + barred).text
+    assert f"    bar = tqdm({share}, disable=not dl.is_rank0())" in text and f"over={share})" in text
 
 
 NOISY = """import torch

@@ -204,3 +204,37 @@ def test_the_order_of_files_that_are_only_removed_is_nobodys():
     assert "order-differs" not in {doubt.name for doubt in port(removes + HEAD + LOOP).doubts}
     kept = removes.replace("os.remove(name)", "names.append(name)")
     assert "order-differs" in {doubt.name for doubt in port(kept + HEAD + LOOP).doubts}
+
+
+def test_what_makes_no_files_is_made_by_all_at_once() -> None:
+    source = """
+import csv
+import torch
+from einops import rearrange
+from torch_geometric.data import Data
+from torchvision.datasets import MNIST, VisionDataset
+class Pairs(MNIST):
+    def __getitem__(self, i): return super().__getitem__(i), i
+class Own(VisionDataset):
+    def __init__(self, root): super().__init__(root)
+data = Pairs("data", train=True, download=True)
+known = Own("data")
+x = torch.rand(64, 4)
+at = rearrange((x - 32 // 2) / x.max(), "... n -> ... n 1")
+graphs = [Data(x=row, y=row.sum()) for row in x]
+file = open("log.csv", "w")
+log = csv.DictWriter(file, fieldnames=["epoch", "loss"])
+log.writeheader()
+net = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for epoch in range(3):
+    total = 0
+    for a in torch.utils.data.DataLoader(x, 8):
+        loss = net(a).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        total += loss.item()
+    log.writerow({"epoch": epoch, "loss": total})
+"""
+    text = port(source).text
+    assert 'data = dl.rank0_first(Pairs)("data", train=True, download=True)' in text
+    assert text.count("dl.rank0_first(") == 1

@@ -37,7 +37,12 @@ def divide(feeds: Feeds) -> None:
         if batches:
             drawn = (c for call in (*batches, *others) for c in feeds.draws.reached(call))
             alike = dict.fromkeys(c for c in drawn if _draws_any(feeds, c))
-            found[loop] = Feed(loop, "drawn", picks=tuple(batches), draws=tuple(others), alike=tuple(alike))
+            cut = {call: list(_cut(feeds, call)) for call in batches}
+            picks: dict[cst.Subscript | cst.Call, None] = {}
+            for call in batches:
+                picks |= dict.fromkeys((*cut[call], *([] if cut[call] else [call])))
+            draws = dict.fromkeys((*(call for call in batches if cut[call] and call not in picks), *others))
+            found[loop] = Feed(loop, "drawn", picks=tuple(picks), draws=tuple(draws), alike=tuple(alike))
     picked = {n for feed in found.values() for pick in feed.picks for n in walk(pick)}
     if turns <= picked:
         feeds.found = found
@@ -87,6 +92,38 @@ class _Drawn:
         """Tell whether ``call`` is given what ``others`` draw, or its size."""
         given = Taint(self._feeds.script, self._feeds.kinds, others)
         return any(given(n) for arg in call.args for n in walk(arg.value))
+
+
+def _cut(feeds: Feeds, call: cst.Call) -> Iterator[cst.Subscript]:
+    """Yield the slices of what ``call`` draws, which are the batches then: ``order = randperm(len(x)); order[:32]``."""
+    script = feeds.script
+    top: cst.CSTNode = call
+    while True:
+        up = script.parents[top]
+        if isinstance(up, cst.Subscript) and up.value is top and _is_slice(up):
+            yield up
+            return
+        method = script.parents[up] if isinstance(up, cst.Attribute) and up.value is top else None
+        if not isinstance(method, cst.Call) or method.func is not up:
+            break
+        top = method  # .to(device), .tolist()
+    for name in (b.name for b in script.scopes[call].names.get(_name_of(script.parents[top]), ()) if b.value is top):
+        for use in script.names_of(name, script.scopes[call]):
+            up = script.parents[use]
+            if isinstance(up, cst.Subscript) and up.value is use and _is_slice(up):
+                yield up
+
+
+def _name_of(up: cst.CSTNode) -> str:
+    """Return the one name that an assignment gives its value, else nothing."""
+    target = up.targets[0].target if isinstance(up, cst.Assign) and len(up.targets) == 1 else None
+    return target.value if isinstance(target, cst.Name) else ""
+
+
+def _is_slice(node: cst.Subscript) -> bool:
+    """Tell whether a subscript takes some of the entries along axis 0."""
+    first = node.slice[0].slice
+    return isinstance(first, cst.Slice) and (first.lower is not None or first.upper is not None)
 
 
 def _draws_any(feeds: Feeds, call: cst.Call) -> bool:

@@ -31,7 +31,7 @@ def evaluations(feeds: Feeds) -> Iterator[Evaluation]:
             yield Evaluation(loop, source, _mode(feeds, loop, given))
     for turn in feeds.innermost:
         if isinstance(turn, cst.For) and (test := _in_turns(feeds, turn)) is not None:
-            source = feeds.iterated.source(turn.iter)
+            source = _source(feeds, turn)
             yield Evaluation(turn, source, _mode_by(feeds, turn, test), test)
 
 
@@ -48,11 +48,18 @@ def _mode(feeds: Feeds, loop: cst.For, given: cst.BaseExpression) -> bool | None
     return feeds.loops.sites.evaluates(function, calls[0], loop)
 
 
+def _source(feeds: Feeds, loop: cst.For) -> cst.BaseExpression:
+    """Return the batches, or the range of their positions, that ``loop`` goes through."""
+    counted, source = feeds.iterated.counted(loop.iter), feeds.iterated.source(loop.iter)
+    feed = feeds.found.get(counted)
+    return counted if feed is not None and feed.how == "indices" else source
+
+
 def _in_turns(feeds: Feeds, loop: cst.For) -> cst.BaseExpression | None:
     """Return the test by which ``loop`` trains, or evaluates: ``phase == "train"``; None where it is no such loop."""
-    source = feeds.iterated.source(loop.iter)
+    source = _source(feeds, loop)
     feed = feeds.found.get(source)
-    if feed is None or feed.how != "iterable" or feeds.kinds.of(source) != "loader":
+    if feed is None or (feed.how != "indices" and (feed.how != "iterable" or feeds.kinds.of(source) != "loader")):
         return None
     if any(call.args[0].value.deep_equals(source) for call in feeds.uses.lengths(feeds.found.values())):
         return None  # it counts a share by samples

@@ -47,6 +47,15 @@ class Iterated:
             node = node.args[0].value
         return node
 
+    def counted(self, node: cst.BaseExpression) -> cst.BaseExpression:
+        """Return what is iterated, also where a bar around it has a name: ``range(9)`` of ``bar = tqdm(range(9))``."""
+        source = self.source(node)
+        bound = (
+            [b for b in self.script.bindings_of(source) if b.how == "assign"] if isinstance(source, cst.Name) else []
+        )
+        value = bound[0].value if len(bound) == 1 and not bound[0].path else None
+        return self.source(value) if isinstance(value, cst.Call) else source
+
     def advanced(self, call: cst.CSTNode) -> cst.BaseExpression | None:
         """Return ``it`` in ``next(it)``, ``it.__next__()`` and Python 2's ``it.next()``."""
         if not isinstance(call, cst.Call):

@@ -47,7 +47,11 @@ def cut(feeds: Feeds) -> Iterator[cst.Name]:
 def _holds(feeds: Feeds, feed: Feed, node: cst.BaseExpression) -> bool:
     """Tell whether ``node`` is the share, or an iterator over it, that ``feed`` is cut into."""
     if feed.how == "named":
-        return dotted(node) in feed.names and any(b.node is feed.node for b in feeds.script.bindings_of(node))
+        names = feeds.script.scopes[feed.node].names
+        bound = [b for name in feed.names for b in names.get(name, ()) if b.node is feed.node]
+        handed = {(b.value, b.path) for b in bound if b.value is not None}  # by a function, beside others
+        here = dotted(node) in feed.names and any(b.node is feed.node for b in feeds.script.bindings_of(node))
+        return here or not handed.isdisjoint(feeds.flow.ways(node))
     return feed.how in ("loader", "iterable") and feed.node in feeds.flow.through(node)
 
 

@@ -25,7 +25,7 @@ from dlrun.port.placement.store import Method, Obj
 from dlrun.port.placement.values import Kind, Place
 from dlrun.port.program.script import Script, dotted, walk
 from dlrun.port.steps.counts import windows
-from dlrun.port.steps.counts.conditions import divided, ends_iteration, fewer, rests_of
+from dlrun.port.steps.counts.conditions import divided, ends_iteration, fewer, picked_by, rests_of
 from dlrun.port.steps.counts.milestones import WHY, losses_behind, passes_by, serial, sets_any, updates
 
 _RUNS = 3
@@ -107,6 +107,8 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
         if any(n in run.shards.ramped for body in bodies for n in walk(body)):
             continue  # what changes there makes up for the iterations between
         for count, number, how in found:
+            if picked_by(facts.script, number) is not None:
+                continue  # it comes back to the first of some batches: if at >= len(batches): at = 0
             place = _place(run, count)
             if how == "rest":
                 for n in _with_windows(facts, node, bodies, number):

@@ -45,7 +45,7 @@ class Decisions(ShownCounts):
         decides = decides or (place.kind is Kind.CLOCK and (self._meets(node) or self._trains(node)))
         if place.uniform or self._of_sizes(node.test) or not decides:
             return
-        if self._counts_alike(node.test):
+        if self._counts_alike(node.test) or node.test in self.run.shards.together:
             return
         if self.run.shards.episodes and (node in self.run.shards.plays or ends(self.facts.kinds, node.test)):
             return

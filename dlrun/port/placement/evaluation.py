@@ -62,9 +62,7 @@ def evaluations(facts: Facts) -> Evaluations:
 
 
 def _run(facts: Facts, steps: list[Edit], shared: list[Evaluation]) -> Interpreter:
-    others = (
-        [] if facts.keeps_steps else [e for e in facts.evaluations if e not in shared and e.loop not in facts.loops]
-    )
+    others = [e for e in facts.evaluations if e not in shared and e.loop not in facts.loops]
     noisy = frozenset(e.loop for e in others if stays_whole.draws(facts, e))
     shards = replace(shards_of(facts, steps, shared), noisy=noisy)
     while True:
@@ -107,7 +105,8 @@ def _left(run: Interpreter) -> Iterator[tuple[Source, str]]:
             yield mark.source, mark.why
     gathered = {mark.loop for mark in run.used if isinstance(mark, Exit) and mark.how == "gather"}
     for source, loops in run.gone_through.items():
-        unnamed = isinstance(source, cst.Call) or source in run.shards.turns
+        counts = isinstance(source, cst.Call) and run.script.name_of(source.func) == "builtins.range"
+        unnamed = not counts and (isinstance(source, cst.Call) or source in run.shards.turns)
         if unnamed and not gathered.isdisjoint(loops):
             yield source, "what it gathers needs a name for its loader"
 

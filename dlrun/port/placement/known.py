@@ -48,7 +48,7 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
     from dlrun.port.steps.counts.counts import sizes_of_stretches
     from dlrun.port.steps.counts.file_numbers import numbers_read, read_back
     from dlrun.port.steps.counts.update_counts import steps_so_far
-    from dlrun.port.steps.metrics import annealing, ramps
+    from dlrun.port.steps.metrics import annealing, guards, ramps
     from dlrun.port.steps.shard.full import partial_sums
 
     whole = [e.source for e in shared]
@@ -78,6 +78,9 @@ def shards_of(facts: Facts, steps: Iterable[Edit], shared: Iterable[Evaluation] 
         before=dict(_averaged_at(facts)),
         gradients=frozenset([*getattr(facts, "averages", ()), *getattr(facts, "clipped", ())]),
         cut=frozenset(_cut(facts)),
+        together=frozenset(guards.together(facts))
+        if facts.framework == "torch" and not facts.keeps_steps
+        else frozenset(),
         alike=frozenset([*facts.permutations, *(call for feed in facts.feeds for call in feed.alike)]),
         sliced={f.node: f.names for f in facts.feeds if f.how == "arrays" and not f.picks},
         averaged=frozenset(partial_sums(facts)) if facts.keeps_steps else frozenset(),

@@ -277,9 +277,14 @@ class Reductions:
             how = "turns" if counts_too(self.facts.flow, loop) else "shard"
         else:
             feeds = [f for f in getattr(self.facts, "feeds", ()) if f.how in ("indices", "positions")]
-            feed = next((f for f in feeds if f.node in set(walk(loop.iter))), None)
+            source = Iterated(self.facts.flow).counted(loop.iter)
+            feed = next((f for f in feeds if f.node is source or f.node in set(walk(loop.iter))), None)
             numbers, how = (feed.node, "turns" if feed.how == "positions" else "shard") if feed else (None, "")
-        return f"{self.facts.alias}.{how}({self.script.code(numbers)})" if numbers is not None else ""
+        if numbers is None:
+            return ""
+        trains = self.run.shards.turns.get(numbers)
+        by_turns = f', whole="" if {self.script.code(trains)} else "batches"' if trains is not None else ""
+        return f"{self.facts.alias}.{how}({self.script.code(numbers)}{by_turns})"
 
     def _fresh(self, loop: cst.CSTNode, made: Exit) -> str:
         """Return the name of the snapshot before ``loop`` that begins with what ``made`` reduces."""

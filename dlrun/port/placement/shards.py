@@ -40,6 +40,7 @@ class Shards:
     ``whole`` are those of ``made`` that are sharded in whole batches of the serial script, for evaluations;
     ``turns`` the tests by which those of them are so that are trained on, too: where the test does not hold.
 
+    ``together`` are tests that leave out short batches, and edits let all ranks answer alike.
     ``forced`` are numbers of a part that edits make those of the iteration, wherever their line is run.
     ``noisy`` are the loops that evaluate all batches on each rank, and draw random numbers: no two ranks find the same.
     ``runs`` are the runs of a session that compute with this rank's samples; ``local`` tells whether a tensor of the
@@ -78,6 +79,7 @@ class Shards:
     sliced: dict[cst.CSTNode, tuple[str, ...]] = field(default_factory=dict)
     averaged: frozenset[cst.CSTNode] = frozenset()
     alike: frozenset[cst.CSTNode] = frozenset()
+    together: frozenset[cst.CSTNode] = frozenset()
     runs: frozenset[cst.CSTNode] = frozenset()
     local: Callable[[cst.CSTNode], bool] = lambda node: False
     number: Callable[[cst.CSTNode], bool] = lambda node: False

@@ -52,10 +52,19 @@ def draws(facts: Facts, evaluation: Evaluation) -> bool:
 
 
 def _bodies(facts: Facts, loop: cst.For) -> Iterator[cst.CSTNode]:
-    """Yield the body of ``loop``, and of the functions and models that it runs."""
-    yield from facts.flow.bodies(loop.body)
-    for model in _modules(facts):
-        yield from (f.body for f in walk(model) if isinstance(f, cst.FunctionDef) and f.name.value != "__init__")
+    """Yield the body of ``loop``, and of the functions and models that it runs.
+
+    Of a model this is ``forward()``, and what bears a name that is read there, or in the loop: not what draws its first
+    weights, and no ``sample()`` that is called elsewhere.
+    """
+    run = list(facts.flow.bodies(loop.body))
+    yield from run
+    methods = {f: f.body for model in _modules(facts) for f in walk(model) if isinstance(f, cst.FunctionDef)}
+    read, todo = {"forward"}, run
+    while todo:
+        read |= {n.value for body in todo for n in walk(body) if isinstance(n, cst.Name)} - {"__init__"}
+        todo = [methods.pop(f) for f in list(methods) if f.name.value in read]
+        yield from todo
 
 
 def _modules(facts: Facts) -> list[cst.ClassDef]:
@@ -127,7 +136,8 @@ def _calls_behind(facts: Facts, source: cst.BaseExpression) -> Iterator[cst.Call
             seen.add(made)
             for call in (n for n in walk(made) if isinstance(n, cst.Call)):
                 yield call
-                todo += [(arg.value, depth + 1) for arg in call.args]
+                if facts.script.name_of(call.func) != "builtins.len":
+                    todo += [(arg.value, depth + 1) for arg in call.args]
             if not isinstance(made, cst.Call):
                 todo += [(n, depth + 1) for n in walk(made) if isinstance(n, cst.Name) and n is not made]
 

@@ -141,6 +141,7 @@ ANY = Value()
 FROM = "from "  # the name of an iteration's number, with what it counts from, where it is not known to be of a share
 BY = "by "  # the name of an iteration's number times a stride, with the stride's code: i of range(0, n, 8)
 POSITION = "position"  # the name of a number that a loop over a share takes: the ranks' last ones are no mean
+TUPLES = "tuples"  # the name of a tuple that is written with one or another number of entries
 OR_END = "batch or end"  # the name of what next(batches, None) returns
 EMPTY = Value(zero=True, name="empty")  # nothing, so far
 
@@ -229,12 +230,15 @@ def join(a: Value | None, b: Value | None, beside: bool = False) -> Value:
     if items is None:
         for part in (*(a.items or ()), *(b.items or ())):
             place = join_places(place, part.place)
+    name = a.name if a.name == b.name else ""
+    if items is None and all(v.name == TUPLES or (v.name == "tuple" and v.items is not None) for v in (a, b)):
+        name = TUPLES
     return Value(
         place=place,
         refs=a.refs | b.refs,
         items=items,
         const=a.const if same else NOTHING,
-        name=a.name if a.name == b.name else "",
+        name=name,
         zero=a.zero and b.zero,
         scalar=_joined_scalar(a, b),
         pending=a.pending | b.pending,
@@ -267,6 +271,8 @@ def diverged(a: Value, b: Value, test: cst.CSTNode, drawn: bool = False) -> Valu
     if a == b:
         return a
     both = join(a, b)
+    if both.name == TUPLES:
+        both = replace(both, name="")
     kinds = {a.place.kind, b.place.kind}
     if a.items is not None and b.items is not None and len(a.items) == len(b.items) and kinds == {Kind.SAME}:
         return replace(both, items=tuple(diverged(x, y, test) for x, y in zip(a.items, b.items, strict=True)))

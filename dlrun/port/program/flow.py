@@ -22,7 +22,8 @@ class Flow(Runs):
         """Index the functions and the call sites of ``script``."""
         super().__init__(script)
         self._known: dict[State, tuple[Origin, ...]] = {}
-        self._ways: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}
+        self._ways: dict[cst.CSTNode, tuple[State, ...]] = {}
+        self._whole: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}
         self._busy: dict[object, int] = {}  # the variables that are being followed, each with its depth
         self._lowest = _FAR  # the depth of the outermost of them that an answer was cut short at
         self._targets: dict[cst.Call, list[cst.FunctionDef]] = {}
@@ -128,7 +129,7 @@ class Flow(Runs):
         for call, targets in run.items():
             for target in targets:
                 self._callers.setdefault(target, []).append(call)
-        for known in (self._known, self._targets, self._bodies, self._ways):
+        for known in (self._known, self._targets, self._bodies, self._ways, self._whole):
             known.clear()
 
     def _may_be_own(self, func: cst.BaseExpression) -> bool:
@@ -187,6 +188,12 @@ class Flow(Runs):
 
     def through(self, node: cst.CSTNode) -> tuple[cst.CSTNode, ...]:
         """Return the expressions that the value of ``node`` passes whole, from itself back to where it is made."""
+        if node not in self._whole:
+            self._whole[node] = tuple(at for at, part in self.ways(node) if not part)
+        return self._whole[node]
+
+    def ways(self, node: cst.CSTNode) -> tuple[State, ...]:
+        """Return the expressions, and the parts of them, that the value of ``node`` passes from itself back."""
         if node not in self._ways:
             seen: dict[State, None] = {(node, ()): None}
             todo: list[State] = [(node, ())]
@@ -195,7 +202,7 @@ class Flow(Runs):
                 new = [s for s in (self._onward(at, part) or ()) if s not in seen] if len(part) < 6 else []
                 seen.update(dict.fromkeys(new))
                 todo.extend(reversed(new))
-            self._ways[node] = tuple(at for at, part in seen if not part)
+            self._ways[node] = tuple(seen)
         return self._ways[node]
 
     def _variable(self, node: cst.CSTNode) -> object:

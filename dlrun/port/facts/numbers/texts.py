@@ -58,6 +58,8 @@ def _parts(flow: Flow, node: cst.CSTNode, depth: int) -> tuple[str | Sequence[cs
             return parts, ""
         case cst.ConcatenatedString(left=left, right=right):
             return [left, right], ""
+        case cst.BinaryOperation(left=left, operator=cst.Divide(), right=right) if _counts(left) or _counts(right):
+            return [], ""
         case cst.BinaryOperation(left=left, operator=how, right=right) if isinstance(how, (cst.Add, cst.Divide)):
             plain = isinstance(right, (cst.Integer, cst.Float))  # n / 600 is no path
             return [] if plain else [left, right], "" if isinstance(how, cst.Add) else "/"
@@ -68,6 +70,15 @@ def _parts(flow: Flow, node: cst.CSTNode, depth: int) -> tuple[str | Sequence[cs
         case cst.Call():
             return _of_call(flow, node, depth)
     return [], ""
+
+
+def _counts(node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is written as a number, and no part of a path."""
+    if isinstance(node, cst.BinaryOperation):
+        return not isinstance(node.operator, (cst.Add, cst.Divide, cst.Modulo)) or any(
+            map(_counts, (node.left, node.right))
+        )
+    return isinstance(node, (cst.Integer, cst.Float, cst.UnaryOperation))
 
 
 def _of_call(flow: Flow, call: cst.Call, depth: int) -> tuple[str | Sequence[cst.CSTNode], str]:

@@ -154,7 +154,9 @@ def is_least(steps: cst.CSTNode) -> bool:
 
 def scaled_already(facts: ScriptFacts, value: cst.CSTNode, seen: frozenset[str] = frozenset()) -> bool:
     """Tell whether ``value`` is computed from a rate that an optimizer holds, and so is scaled."""
-    for n in walk(value):
+    calls = [n for n in walk(value) if isinstance(n, cst.Call)]
+    numbers = {n for call in calls if dotted(call.func) == "len" for n in walk(call)}  # of groups, and no rates
+    for n in (n for n in walk(value) if n not in numbers):
         if isinstance(n, cst.Attribute) and n.attr.value in (
             "param_groups",
             "get_last_lr",

@@ -23,6 +23,7 @@ from dlrun.port.placement.values import (
     MIX,
     NOTHING,
     SAME,
+    TUPLES,
     WRAPPED,
     Kind,
     Place,
@@ -677,6 +678,8 @@ class Containers(IterationNumbers):
             return Value(Place(Kind.RUN, held.place.at, held.place.adds), scalar=True)
         if value.items is not None and value.name != "parallel":
             return constant(len(value.items))
+        if value.name == TUPLES:
+            return Value(scalar=True)  # which of them, all ranks answer alike
         pending = frozenset(p for v in self.held(value) for p in v.pending)
         if self.recording:
             self.used.update(pending)

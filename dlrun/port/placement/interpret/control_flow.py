@@ -86,7 +86,8 @@ class ControlFlow(ByKey):
         if test.const is not NOTHING and not isinstance(test.const, (str, bytes)):
             self._branch(node.body if test.const else node.orelse)
             return
-        place = SAME if self._filled_together(test) else self.content(test)
+        alike = node.test in self.shards.together or self._filled_together(test)
+        place = SAME if alike else self.content(test)
         apart = not place.uniform and self.loop is not None
         lost = self.loop is None and place.kind is Kind.UNKNOWN
         before = self.state

@@ -234,6 +234,8 @@ class Machine:
         self._changed: dict[Any, frozenset[str]] = {}  # what data sets change as samples are drawn, by class
         self._spent = 0
         self._frames: dict[tuple[Any, ...], Frame] = {}
+        self._modules: dict[cst.CSTNode, Frame] = {}
+        self._importing: set[Frame] = set()  # of the modules that are being run
         self._objects: dict[tuple[Any, ...], Obj] = {}
         self._classes: dict[Any, Class] = {}
 
@@ -603,11 +605,13 @@ class Machine:
         text = f"{self.script.code(node)} may share its memory, and each rank changes that"
         for ref in value.of if self.loop is not None and not self.cadenced else ():
             if (held := (self.state or {}).get((ref, CONTENT))) is not None:
-                self.write((ref, CONTENT), held.at(unknown(node, text, (ref, CONTENT))))
+                fresh = _is_fresh(held.place)
+                self.write((ref, CONTENT), held.at(ENTRY if fresh else unknown(node, text, (ref, CONTENT))))
         name = node.value if isinstance(node, cst.Subscript) and value.of and not value.refs else None
         home = self.home(name.value) if isinstance(name, cst.Name) and self.loop is not None else None
         if home is not None and isinstance(name, cst.Name):
-            self.write((home, name.value), value.at(unknown(node, text, (home, name.value))))
+            fresh = _is_fresh(value.place)
+            self.write((home, name.value), value.at(ENTRY if fresh else unknown(node, text, (home, name.value))))
 
     def of_chosen(self, owner: Value, held: Value) -> Value:
         """Return what ``owner`` holds: an entry, where an iteration has chosen it by its samples: ``graphs[pick]``."""
@@ -683,6 +687,11 @@ def _may_be_shown(value: Value) -> bool:
 def arrays(value: Value) -> bool:
     """Tell whether ``value`` may be an array, or what else a library has made."""
     return any(isinstance(ref, Obj) and ref.kind == "foreign" for ref in value.refs)
+
+
+def _is_fresh(place: Place) -> bool:
+    """Tell whether an array is made by this iteration, of its samples or for as many: ``zeros(len(x), 3)``."""
+    return place.kind is Kind.ENTRY and place.adds <= {"summed"}
 
 
 def flat(value: Value) -> Place:

@@ -48,7 +48,7 @@ _DIVIDES = (cst.Divide, cst.DivideAssign)
 _ADDED = "it is added up where {} holds, which goes by what this rank alone has left so far"
 _BETWEEN = "it is made with what this rank's iteration before left: in the serial script, others lie between"
 _CARRIED = (Kind.RUN, Kind.EXTREME, Kind.MIX, Kind.RATIO, Kind.UNKNOWN)  # what earlier iterations have left
-_UNEQUAL = (cst.NotEqual, cst.NotIn)
+_UNEQUAL = (cst.NotEqual, cst.NotIn, cst.IsNot)
 _SIZES = ("size", "some sizes")  # of an iteration's batch, and times a number: len(x), 20 * len(x)
 _FINITE = ("isfinite", "isnan", "isinf")
 _UNIONS = (cst.BitOr, cst.BitOrAssign)
@@ -428,7 +428,8 @@ class Operators(Expressions):
         sides = [self.eval(node.left), *(self.eval(c.comparator) for c in node.comparisons)]
         if (known := self._kind_compared(node)) is not None:
             return known
-        if any(isinstance(c.operator, (cst.Is, cst.IsNot)) for c in node.comparisons):
+        numbers = any(isinstance(s.const, (int, float)) for s in sides)  # size is not 32: of numbers, as good as !=
+        if any(isinstance(c.operator, (cst.Is, cst.IsNot)) for c in node.comparisons) and not numbers:
             return self._identity(node, sides)
         if len(sides) == 2 and all(s.const is not NOTHING for s in sides):
             compare = _COMPARES.get(type(node.comparisons[0].operator))
@@ -478,7 +479,8 @@ class Operators(Expressions):
 
         Or with 0: the first of all iterations, or that at which nothing of a number of steps is left.
         """
-        if len(sides) != 2 or not isinstance(node.comparisons[0].operator, (cst.Equal, cst.NotEqual)):
+        same = (cst.Equal, cst.NotEqual, cst.Is, cst.IsNot)
+        if len(sides) != 2 or not isinstance(node.comparisons[0].operator, same):
             return False
         counting = [self._counts_on(side) for side in (node.left, node.comparisons[0].comparator)]
         if counting not in ([True, False], [False, True]):

@@ -671,12 +671,13 @@ class Statements(Loops):
 
     def module_of(self, tree: Any) -> Frame:
         """Return the frame of a module of the project, which is run at the first import."""
-        new = ("module", tree) not in self._frames
-        frame = self.frame_of("module", tree, function=tree, parent=None)
-        if new:
+        frame = self._modules.setdefault(tree, Frame(tree, None))
+        if frame not in self._importing and not self.fields(frame):  # nor one that imports what imports it
+            self._importing.add(frame)
             before, self.frame = self.frame, frame
             self.block(tree)
             self.frame = before
+            self._importing.remove(frame)
         return frame
 
     # -- definitions -----------------------------------------------------------------------------------------------

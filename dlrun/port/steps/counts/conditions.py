@@ -210,3 +210,20 @@ def _before(count: cst.BaseExpression) -> cst.BaseExpression:
     """Return ``step`` of ``step + 1``."""
     adds = isinstance(count, cst.BinaryOperation) and isinstance(count.operator, (cst.Add, cst.Subtract))
     return count.left if isinstance(count, cst.BinaryOperation) and adds else count
+
+
+def picked_by(script: Script, length: cst.BaseExpression) -> cst.Subscript | None:
+    """Return ``batches[at]`` where ``length`` is ``len(batches)`` of ``if at >= len(batches): at = 0``."""
+    if not isinstance(length, cst.Call) or dotted(length.func) != "len" or len(length.args) != 1:
+        return None
+    test = next((up for up in script.above(length) if isinstance(up, cst.Comparison)), None)
+    loop = next((up for up in script.above(length) if isinstance(up, (cst.For, cst.While))), None)
+    counter = test.left if test is not None and isinstance(test.left, cst.Name) else None
+    if loop is None or counter is None:
+        return None
+    for node in walk(loop.body):
+        if isinstance(node, cst.Subscript) and node.value.deep_equals(length.args[0].value):
+            index = node.slice[0].slice
+            if isinstance(index, cst.Index) and index.value.deep_equals(counter):
+                return node
+    return None

@@ -23,7 +23,7 @@ from dlrun.port.steps.counts import (
     unseen_schedules,
 )
 from dlrun.port.steps.counts.bounds import bars, bounds, lasts
-from dlrun.port.steps.counts.conditions import fewer
+from dlrun.port.steps.counts.conditions import fewer, picked_by
 from dlrun.port.steps.counts.counters import Counters, attributes, batches_before, counters, tells
 from dlrun.port.steps.counts.counts import all_samples, is_own, of_an_epoch
 from dlrun.port.steps.counts.step_rates import StepRates
@@ -127,6 +127,8 @@ def at_times(facts: Facts, known: Counters, done: set[cst.CSTNode]) -> Iterator[
     for value in milestones.torch(facts, known):
         parts = milestones.beside(facts, value, lambda part: _is_divided(facts, part, done))
         for part in parts or [value]:
+            if picked_by(facts.script, part) is not None:
+                continue  # no count of steps: see ``_doubts``
             if not _is_divided(facts, part, done) and not any(facts.script.inside(n, part) for n in done):
                 done.add(part)
                 yield fewer(facts, part, milestones.WHY, counts)
@@ -193,6 +195,17 @@ def _doubts(facts: Facts, done: Collection[cst.CSTNode]) -> Iterator[Doubt]:
             "medium",
             f"compare {facts.alias}.serial_steps({name}), which goes up by {facts.alias}.serial_steps({step})",
         )
+    for value in milestones.torch(facts, set(counters(facts)) | set(attributes(facts))):
+        if (picked := picked_by(facts.script, value)) is not None and not facts.local(value):
+            batches = facts.script.code(picked.value)
+            yield Doubt(
+                picked,
+                f"all ranks take the same entry of {batches} in an iteration, which the serial script puts beside "
+                "another batch each",
+                "medium",
+                f"make {batches} of a share: {facts.alias}.shard(loader) in place of the loader",
+                name="same-samples",
+            )
     for last in lasts(facts):
         if not all_samples(facts, last) and not _is_divided(facts, last, done):
             yield Doubt(

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.edits import Edit, Note
+from dlrun.port.edits import Doubt, Edit, Note
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
 from dlrun.port.placement.evaluation import evaluations
 from dlrun.port.program.script import walk
 
 
-def torch(facts: Facts) -> Iterator[Edit]:
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """Deal whole batches out to the ranks where the numbers that a loop leaves come out exactly.
 
     Before:
@@ -34,6 +34,24 @@ def torch(facts: Facts) -> Iterator[Edit]:
     shared = evaluations(facts).shared if facts.evaluations else ()
     for source in dict.fromkeys(each.source for each in shared if each.trains is None):
         yield Edit(source, "each rank evaluates 1/n of the batches, each one of the serial script's", wrap)
+    yield from _numbered(facts)
+
+
+def _numbered(facts: Facts) -> Iterator[Doubt]:
+    """Doubt what counts iterations in a loop that trains on a share, and at other calls evaluates all batches."""
+    found = evaluations(facts) if facts.evaluations and not facts.keeps_steps else None
+    divided = found.run.shards.divided if found is not None else frozenset()
+    for each in dict.fromkeys(e.loop for e in found.whole if e.trains is None) if found is not None else ():
+        tests = [n for n in walk(each.body) if n in divided] if each in facts.loops else []
+        for number in tests[:1]:
+            yield Doubt(
+                number,
+                "every so many iterations of a share; where this loop evaluates all batches, it is divided as well: "
+                "what it shows there comes n times as often, with numbers that are too large",
+                "medium",
+                f"show it under {facts.alias}.is_shard(...) of what the loop goes through, or not at all",
+                name="unknown-placement",
+            )
 
 
 def in_turns(facts: Facts, source: cst.CSTNode) -> cst.BaseExpression | None:

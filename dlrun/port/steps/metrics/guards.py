@@ -9,7 +9,7 @@ from functools import partial
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts, Step
+from dlrun.port.facts import Facts, Feed, Step
 from dlrun.port.facts.numbers.computed import computed
 from dlrun.port.insert import expression
 from dlrun.port.program.script import dotted, names_in, walk
@@ -178,22 +178,53 @@ def _leaves_out_long(facts: Facts, test: cst.BaseExpression, out: bool) -> bool:
 
 def _short(facts: Facts) -> Iterator[Edit]:
     """Yield the tests for batches that are too short, or empty, where those of the ranks may differ in length."""
+    for guard, differs in _by_size(facts):
+        if differs:
+            yield Edit(
+                guard.node.test,
+                "the ranks' batches may differ in length: all leave one out where one rank does",
+                partial(_together, facts, guard.out),
+            )
+
+
+def together(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the tests for short batches that all ranks answer alike: by themselves, or by the edits of this step."""
+    return (guard.node.test for guard, _ in _by_size(facts))
+
+
+def _by_size(facts: Facts) -> Iterator[tuple[Guard, bool]]:
+    """Yield what leaves out batches by how long they are, and whether those of the ranks may differ in that."""
     done: set[cst.CSTNode] = set()
     for guard in _guards(facts):
         test = guard.node.test
-        feeds = feeds_of(facts, guard.loop) if isinstance(guard.loop, cst.For) else []
-        if test in done or not (any(uneven(facts, feed) for feed in feeds) or _masked(facts, guard)):
+        feeds = _feeds(facts, guard.loop)
+        cut = _masked(facts, guard)
+        differs = cut or any(uneven(facts, feed, _is_none(test)) for feed in feeds)
+        if test in done or not (feeds or differs):
             continue
         counts = asks_size(facts, test) and not _leaves_out_long(facts, test, guard.out)
         if isinstance(guard.loop, cst.For) and asks_place(facts, test, guard.loop, feeds):
             counts = True
         if counts and not _asks(facts, test, guard.names):
             done.add(test)
-            yield Edit(
-                test,
-                "the ranks' batches may differ in length: all leave one out where one rank does",
-                partial(_together, facts, guard.out),
-            )
+            yield guard, differs
+
+
+def _is_none(test: cst.BaseExpression) -> bool:
+    """Tell whether ``test`` asks whether there are any samples at all: ``len(x) == 0``, ``not len(x)``."""
+    if isinstance(test, cst.UnaryOperation):
+        return isinstance(test.operator, cst.Not) and isinstance(test.expression, cst.Call)
+    number = test.comparisons[0].comparator if isinstance(test, cst.Comparison) else None
+    return isinstance(number, cst.Integer) and number.evaluated_value == 0
+
+
+def _feeds(facts: Facts, loop: cst.For | cst.While) -> list[Feed]:
+    """Return what gives ``loop`` its batches, also where a function returns that beside others."""
+    if isinstance(loop, cst.While):
+        return []
+    named = [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute))]
+    made = {o.node for n in named for o in facts.flow.origins(n)}
+    return feeds_of(facts, loop) or [f for f in facts.feeds if isinstance(f.node, cst.Assign) and f.node.value in made]
 
 
 def _together(facts: Facts, out: bool, test: cst.BaseExpression) -> cst.BaseExpression:

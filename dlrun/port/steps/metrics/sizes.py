@@ -7,16 +7,22 @@ import libcst as cst
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.facts.updates.rates import ORDER
 from dlrun.port.feeds.positions.positions import uses_of_number
-from dlrun.port.program.script import argument, walk
+from dlrun.port.program.script import argument, dotted, walk
 
 
-def uneven(facts: Facts, feed: Feed) -> bool:
-    """Tell whether the batches of ``feed`` may differ in length at one step: no loader's own, which it makes alike."""
+def uneven(facts: Facts, feed: Feed, none: bool = False) -> bool:
+    """Tell whether the batches of ``feed`` may differ in length at one step, or (``none``) one alone be empty.
+
+    Of a loader's the last may differ, by one sample: 3 samples are 2 for one rank, and 1 for another.
+    """
     made = [feed.node, *(o.node for o in facts.flow.origins(feed.node))]
     loaders = [n for n in made if isinstance(n, cst.Call) and facts.kinds.of_call(n) == "loader"]
-    if feed.how in ("loader", "iterable") and loaders:
-        return any(argument(call, name) is not None for call in loaders for name in ("batch_sampler", "collate_fn"))
-    return feed.how in ("iterable", "indices", "positions", "turns")
+    if feed.how in ("loader", "named", "iterable") and loaders:
+        own = any(argument(call, name) is not None for call in loaders for name in ("batch_sampler", "collate_fn"))
+        return own or not (
+            none or all(dotted(argument(call, "drop_last") or cst.Name("False")) == "True" for call in loaders)
+        )
+    return feed.how in ("loader", "named", "iterable", "indices", "positions", "turns")
 
 
 def asks_size(facts: Facts, test: cst.CSTNode, depth: int = 2) -> bool:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.numbers.texts import UNKNOWN, spelt
-from dlrun.port.program.script import argument, calls_method, dotted
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 # What methods and functions that write are called; a file's own write() goes where its file was opened.
 _SAVES = re.compile(r"^(save|export|dump)(_\w+)?$|^to_\w*file$|^write_\w+$|^add_meta_graph(_and_variables)?$")
@@ -23,6 +23,7 @@ _DATA = re.compile(
     r"^(?!torch\.|torchvision\.|tensorflow\.|keras\.)\w+\.([\w.]+\.)?(datasets?|data)\.([\w.]+\.)?[A-Z]\w+$|"
     r"^ogb\.\w+\.[A-Z]\w+$"
 )
+_HELD = re.compile(r"^torch_geometric\.(data|loader)\.")  # graphs, and loaders of them, in memory
 _PREPARING = re.compile(r"^(torch_geometric|dgl|ogb|paddle\w*|spektral|deepchem)\.")
 # What a library's data module makes of samples in memory: of none of them anything is kept on disk.
 _IN_HAND = re.compile(r"\.(\w*(Loader|Sampler|Collater)|\w*Batch|(Hetero|Temporal)?Data|Graph)$")
@@ -79,8 +80,16 @@ def prepares(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call`` makes a data set that fetches, or processes, its files on its first use."""
     cls = facts.flow.definition(call.func)
     if isinstance(cls, cst.ClassDef):
-        own = {s.name.value for s in cls.body.body if isinstance(s, cst.FunctionDef)}
-        return bool(own & {"process", "download"}) and any(map(_PREPARING.search, facts.flow.bases(cls)))
+        own = {s.name.value: s for s in cls.body.body if isinstance(s, cst.FunctionDef)}
+        bases = list(facts.flow.bases(cls))
+        if any(base.startswith("torchvision.datasets.") for base in bases):
+            asked = (
+                [argument(c, "download") for c in walk(own["__init__"]) if isinstance(c, cst.Call)]
+                if "__init__" in own
+                else []
+            )
+            return any(value is not None and dotted(value) != "False" for value in (argument(call, "download"), *asked))
+        return not own.keys().isdisjoint({"process", "download"}) and any(map(_PREPARING.search, bases))
     if cls is not None or not name or name.startswith((".", "builtins.")):
         return False
     if not name.rpartition(".")[2][:1].isupper() or _IN_HAND.search(name):
@@ -89,7 +98,7 @@ def prepares(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     if fetched is not None:
         return dotted(fetched) != "False"
     kept = any(argument(call, word) is not None for word in _KEPT_IN)
-    return bool(_DATA.search(name)) and (kept or bool(_PREPARING.search(name)))
+    return bool(_DATA.search(name)) and (kept or bool(_PREPARING.search(name) and not _HELD.search(name)))
 
 
 def may_make(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
@@ -108,7 +117,8 @@ def may_read(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     if what.startswith("load_state"):
         return False  # of what was read
     if name and not name.startswith("."):
-        return not _NO_FILES.search(name) and bool(_READING.search(what) or what[:1].isupper())
+        reads = _READING.search(what) or (what[:1].isupper() and not what.endswith("Writer"))
+        return not _NO_FILES.search(name) and bool(reads)
     return bool(_READING.search(what))
 
 

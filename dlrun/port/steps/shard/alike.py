@@ -74,6 +74,7 @@ def _ahead(facts: Facts) -> Iterator[Edit | Doubt]:
 def _orders(facts: Facts, lines: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
     """Yield what lets all ranks draw orders of samples alike, and adds the ``lines`` that do."""
     done: set[cst.CSTNode] = set(facts.permutations)
+    done |= {n for f in facts.feeds if f.how == "drawn" for call in (*f.picks, *f.draws) for n in walk(call)}
     apart = samples.makers(facts)  # maybe in the worker processes of a loader
     for call, goes_on in facts.orders:
         if call not in done and facts.script.function_of(call) not in apart:

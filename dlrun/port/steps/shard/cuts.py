@@ -18,9 +18,9 @@ def named(facts: Facts, feed: Feed, why: str) -> Iterator[Edit]:
     ``mean = x.mean(0)`` and ``y = x.sum(1)`` before the loop are of all samples, so the cut comes after them. Numbers
     of samples that stand before it then are divided: ``len(x)``.
     """
-    made, dl, batch = facts.script.line_of(feed.node), facts.alias, facts.options.batch
+    dl, batch = facts.alias, facts.options.batch
     for name in feed.names:
-        line, lengths = _behind(facts, made, name)
+        line, lengths = _behind(facts, _made(facts, feed.node, name), name)
         yield Edit(line, f"{name}: {why}", after=statements("torch/shard_name", dl=dl, name=name, batch=batch))
         for length in lengths:
             yield Edit(
@@ -30,6 +30,21 @@ def named(facts: Facts, feed: Feed, why: str) -> Iterator[Edit]:
             )
 
 
+def _made(facts: Facts, node: cst.CSTNode, name: str) -> cst.CSTNode:
+    """Return the statement behind which ``name`` is made, whichever branch does: ``if shuffle: order = ...``."""
+    script = facts.script
+    line = script.line_of(node)
+    bound = script.scopes[node].names.get(name, ())
+    others = [b.node for b in bound if b.how == "assign" and script.order[b.node] < script.order[node]]
+    for up in script.above(line):
+        trains = any(script.inside(loop, up) for loop in facts.loops)
+        if trains or isinstance(up, (cst.FunctionDef, cst.For, cst.While)):
+            break
+        if isinstance(up, cst.If) and others:
+            line = up
+    return line
+
+
 def _behind(facts: Facts, made: cst.CSTNode, name: str) -> tuple[cst.CSTNode, list[cst.BaseExpression]]:
     """Return the last line before the training that needs all of ``name``, and the lengths of it up to there."""
     script = facts.script
@@ -37,7 +52,7 @@ def _behind(facts: Facts, made: cst.CSTNode, name: str) -> tuple[cst.CSTNode, li
     lengths: list[cst.BaseExpression] = []
     between: list[cst.BaseExpression] = []
     for line in _following(script.parents, made):
-        if any(node in facts.loops for node in walk(line)):
+        if any(node in facts.loops for node in walk(line)) or _leaves(line):
             break
         uses = [n for n in walk(line) if isinstance(n, cst.Name) and n.value == name and not script.is_part(n)]
         if isinstance(line, (cst.FunctionDef, cst.ClassDef)) or not uses:
@@ -47,6 +62,12 @@ def _behind(facts: Facts, made: cst.CSTNode, name: str) -> tuple[cst.CSTNode, li
         if None in measures:
             last, lengths = line, list(between)
     return last, lengths
+
+
+def _leaves(line: cst.CSTNode) -> bool:
+    """Tell whether nothing behind ``line`` is run: it hands on what is to be cut, ``return train, test``."""
+    parts = line.body if isinstance(line, cst.SimpleStatementLine) else (line,)
+    return any(isinstance(part, (cst.Return, cst.Raise)) for part in parts)
 
 
 def _following(parents: Mapping[cst.CSTNode, cst.CSTNode], made: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -57,7 +57,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         elif feed.how == "positions":
             yield from positions(facts, feed)
         elif feed.how in ("indices", "turns"):
-            yield Edit(feed.node, "the ranks take the batches of the serial run in turn", wrap)
+            if (trains := evaluation.in_turns(facts, feed.node)) is not None:
+                share = partial(_by_turns, facts, trains)
+            yield Edit(feed.node, "the ranks take the batches of the serial run in turn", share)
             if feed.how == "turns" and (test := _asks_for_more(facts, feed.node)) is not None:
                 yield Doubt(
                     test,
