@@ -480,3 +480,45 @@ def test_lists_that_are_sorted_in_an_iteration_are_so_behind_the_loop():
     found = ported("low, high = [], []\n", inner, "print(low[0], high[0])")
     assert "    low.sort()  # as it was kept\n" in found.text.partition("dl.gather")[2]
     assert [d.why.partition(":")[0] for d in found.doubts] == ["high[0]"]
+
+
+SAMPLES = """import random, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+seen = [{1, 2}, {3}] * 8
+def draw(u):
+    while True:
+        n = random.randint(0, 9)
+        if n not in seen[u]:
+            return n
+def other(u):
+    n = random.randrange(10)
+    while n in seen[u]:
+        n = random.randrange(10)
+    return n
+start = time.time()
+for epoch in range(9):
+    drawn = []
+    for u in range(16):
+        while True:
+            n = random.randint(0, 9)
+            if n in seen[u]:
+                continue
+            else:
+                break
+        drawn.append([draw(u), other(u), n, u])
+    for (x,) in DataLoader(TensorDataset(torch.tensor(drawn).float()), 4):
+        loss = model(x).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    if time.time() - start > 60:
+        break
+"""
+
+
+def test_a_loop_that_each_rank_goes_through_by_itself_is_left_by_its_own_draws() -> None:
+    text = port(SAMPLES).text
+    assert text.count("dl.agree(") == 1 and "if dl.agree(time.time() - start > 60):" in text

@@ -301,8 +301,25 @@ class Decisions(ShownCounts):
         )
 
     def _leaves(self, node: cst.CSTNode) -> bool:
-        """Tell whether a test outside the loops over shards decides over what all ranks must do alike."""
-        return any(isinstance(n, (cst.Break, cst.Return, cst.Raise)) for n in walk(node)) or isinstance(node, cst.While)
+        """Tell whether a test outside the loops over shards decides over what all ranks must do alike.
+
+        A loop, or a function, that each rank goes through by itself, ``while n in seen: n = randint(50)``, it may leave
+        by itself.
+        """
+        for end in walk(node):
+            if isinstance(end, cst.Raise):
+                return True
+            left = (cst.For, cst.While) if isinstance(end, cst.Break) else (cst.FunctionDef,)
+            if isinstance(end, (cst.Break, cst.Return)):
+                around = next((up for up in self.script.above(end) if isinstance(up, left)), None)
+                if around is None or self._goes_together(around):
+                    return True
+        return isinstance(node, cst.While) and self._goes_together(node)
+
+    def _goes_together(self, node: cst.CSTNode) -> bool:
+        """Tell whether all ranks must come together to something in ``node``: a share, an update, what saves."""
+        held = [n for n in walk(node) if not isinstance(n, (cst.Break, cst.Return))]
+        return self._meets(node) or self._trains(node) or any(map(self._acts, held))
 
     def _in_training(self, node: cst.CSTNode, end: cst.CSTNode) -> bool:
         """Tell whether ``end`` under ``node`` leaves a loop that trains, not one through a batch."""
