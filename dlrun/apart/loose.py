@@ -21,7 +21,7 @@ from dlrun.apart.imports import AfterImport
 IGNORED = ("/dev/", "/proc/", "/sys/")
 OnWrite = Callable[[str, str, str], None]  # (file, how, the name it had before)
 
-# Functions that write from C++, which Python does not see: module -> (function, position of the file, its name).
+# Functions that write from C++, C or Rust, which Python does not see: module -> (function, position of the file, its name).
 WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "torch": (("save", 1, "f"), ("jit.save", 1, "f")),
     "keras": (("Model.save", 1, "filepath"), ("Model.save_weights", 1, "filepath")),
@@ -32,6 +32,12 @@ WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
         ("compat.v1.train.Saver.save", 2, "save_path"),
         ("compat.v1.summary.FileWriter.__init__", 1, "logdir"),
     ),
+    "safetensors.torch": (("save_file", 1, "filename"), ("save_model", 1, "filename")),
+    "safetensors.numpy": (("save_file", 1, "filename"),),
+    "safetensors.tensorflow": (("save_file", 1, "filename"),),
+    "pyarrow.parquet": (("write_table", 1, "where"),),
+    "pyarrow.feather": (("write_feather", 1, "dest"),),
+    "cv2": (("imwrite", 0, "filename"),),
 }
 DATABASES = ("sqlite3", "sqlite3.dbapi2")
 _CHANGES = re.compile(  # a statement of SQL

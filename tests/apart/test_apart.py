@@ -8,6 +8,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dlrun.apart.place import clear, lay_out, scratch
@@ -141,6 +142,31 @@ def test_an_hdf5_file_of_the_users_is_read_in_its_place_and_written_apart(source
     for folder, name, keys in ((source, "mine.h5", "x"), (root, "mine.h5", "y"), (root, "kept.h5", "xy")):
         with h5py.File(folder / name, "r") as file:
             assert "".join(sorted(file.attrs)) == keys
+
+
+WEIGHTS = """import sys
+from dlrun.apart import loose
+root, told = sys.argv[1], []
+loose.watch(root, lambda name, how, was: told.append(name.rpartition("/")[2]))
+import numpy as np
+from safetensors.numpy import load_file, save_file
+kept = load_file("mine.safetensors")
+save_file({"y": np.ones(2)}, "mine.safetensors")
+save_file(kept, filename="new.safetensors")
+print(*told)
+"""
+
+
+def test_weights_that_a_library_in_rust_writes_are_noticed(source: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    root, mine = tmp_path / "root", source / "mine.safetensors"
+    root.mkdir()
+    save_file({"x": np.zeros(3)}, mine)
+    (root / mine.name).symlink_to(mine)
+    done = subprocess.run([sys.executable, "-c", WEIGHTS, str(root)], capture_output=True, text=True, cwd=root)
+    assert (done.stdout.split(), done.stderr) == (["mine.safetensors", "new.safetensors"], "")
+    assert [[*load_file(file)] for file in (mine, root / mine.name, root / "new.safetensors")] == [["x"], ["y"], ["x"]]
 
 
 def test_a_folder_that_is_there_stays_one_and_what_a_run_removes_is_gone_for_it_alone(
