@@ -21,7 +21,7 @@ from dlrun.apart.imports import AfterImport
 IGNORED = ("/dev/", "/proc/", "/sys/")
 OnWrite = Callable[[str, str, str], None]  # (file, how, the name it had before)
 
-# Functions that write from C++, C or Rust, which Python does not see: module -> (function, position of the file, its name).
+# Functions that write out of Python's sight, in C++ or Rust: module -> (function, position of the file, its name).
 WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "torch": (("save", 1, "f"), ("jit.save", 1, "f")),
     "keras": (("Model.save", 1, "filepath"), ("Model.save_weights", 1, "filepath")),
