@@ -31,7 +31,7 @@ class Sums:
 
 rows, pairs, named, kept, joined, united, by_epoch = {}, {}, {}, {}, {}, {}, {}
 put, arrays, tensors, cells, got = {}, {}, {}, {}, {}
-made, both, table, meter = defaultdict(lambda: np.zeros(2)), [0, 0.0], {"a": [0, 0.0]}, Sums()
+losses, made, both, table, meter = np.array([]), defaultdict(lambda: np.zeros(2)), [0, 0.0], {"a": [0, 0.0]}, Sums()
 for epoch in range(2):
     by_epoch[epoch] = {}
     for i, x, y in loader:
@@ -63,6 +63,7 @@ for epoch in range(2):
         both = [both[0] + len(y), both[1] + loss.item() * len(y)]
         table["a"] = [table["a"][0] + len(y), table["a"][1] + loss.item() * len(y)]
         meter.put(len(y), loss.item())
+        losses = np.append(losses, loss.item())
     print("rows", len(rows), f"{sum(v for v, _ in rows.values()):.4f}", sum(label for _, label in rows.values()))
     print("pairs", len(pairs), f"{sum(v for v, _ in pairs.values()):.4f}", f"{pairs[5][0]:.4f}")
     print("named", len(named), f"{sum(row['value'] * row['epoch'] for row in named.values()):.4f}")
@@ -76,3 +77,4 @@ for epoch in range(2):
     print("got", [(key, got[key][0], f"{got[key][1]:.4f}") for key in sorted(got)])
     print("both", both[0], f"{both[1] / both[0]:.4f}", table["a"][0], f"{table['a'][1]:.4f}")
     print("meter", meter.both[0], f"{meter.both[1] / meter.both[0]:.4f}")
+    print("losses", len(losses), f"{losses.mean():.5f}")

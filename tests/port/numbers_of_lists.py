@@ -23,6 +23,7 @@ for epoch in range(2):
     sure, wrong, rows, of_samples, by_label = [], [], [], [], collections.defaultdict(list)
     classes, sums, began = collections.Counter(), collections.Counter(), collections.Counter(n=0)
     low, high = 1e9, torch.tensor(-1e9)
+    outs, truths, losses, guessed = torch.empty(0, 3), np.array([]), np.array([]), None
     for xb, yb in loader:
         out = model(xb)
         loss = nn.functional.cross_entropy(out, yb)
@@ -66,6 +67,10 @@ for epoch in range(2):
         sums += collections.Counter(l=loss.item() * len(yb))
         began.update({"n": len(yb)})
         low, high = min(low, out.min().item()), torch.max(high, out.max().detach())
+        outs = torch.cat([outs, out.detach()], dim=0)
+        truths, losses = np.append(truths, yb.numpy()), np.append(losses, loss.item())
+        now = guess.numpy()
+        guessed = now if guessed is None else np.concatenate((guessed, now))
         last = out.abs().max().item()
         sure += [round(s, 3) for s in scores if s > 0.8]
         wrong.extend([a for g, a in zip(guesses, labels) if g != a])
@@ -77,4 +82,6 @@ for epoch in range(2):
     print("by label", sorted((label, len(kept), round(sum(s for _, s in kept), 3)) for label, kept in by_label.items()))
     print("of samples", len(of_samples), round(of_samples[9]["x"], 4), sum(row["label"] for row in of_samples))
     print("counters", sorted(classes.items()), sums["hits"] / sums["n"], round(sums["l"] / sums["n"], 5), began["n"])
+    print("joined", outs.shape, round(outs[21, 0].item(), 4), (outs.argmax(1).numpy() == truths).sum(), guessed.sum())
+    print("losses", losses.shape)
     print("extremes", round(low, 4), round(high.item(), 4), round(last, 4))

@@ -351,8 +351,8 @@ def test_a_number_that_a_library_out_of_sight_makes_of_a_part_is_averaged_and_to
     [
         ("numbers_of_cut_batches.py", 12),
         ("numbers_of_losses.py", 6),
-        ("numbers_of_lists.py", 18),
-        ("numbers_of_entries.py", 26),
+        ("numbers_of_lists.py", 22),
+        ("numbers_of_entries.py", 28),
     ],
 )
 def test_programs_on_ranks_show_the_serial_numbers(program, lines, ranks, tmp_path) -> None:

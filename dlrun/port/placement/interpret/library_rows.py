@@ -151,6 +151,9 @@ class LibraryRows(Calls):
         runs = [p for p in places if p.kind is Kind.RUN and (p.untouched or "joined" in p.adds)]
         others = [p for p in places if p.kind is not Kind.RUN]
         if len(runs) == 1 and len(others) == len(places) - 1 and all(p.kind in (Kind.ENTRY, Kind.SAME) for p in others):
+            of_parts = self._joined_of_parts(arrays, others, node) if self.shards.parts else ""
+            if of_parts:
+                return Value(replace(runs[0], adds=runs[0].adds | {"joined", of_parts}, counts=False), scalar=False)
             if self.shards.parts:
                 return Value(unknown(node, "parts of batches are put behind each other: their order is another one"))
             return Value(replace(runs[0], adds=runs[0].adds | {"joined"}, counts=False), scalar=False)
@@ -159,6 +162,18 @@ class LibraryRows(Calls):
         if len(arrays) > 1 and any(p.kind is Kind.ENTRY for p in others) and _plain(arrays):
             return Value(combine(places), scalar=False)
         return self.make(Row.LIST, node, args)
+
+    def _joined_of_parts(self, arrays: list[Value], others: list[Place], node: cst.Call) -> str:
+        """Return what of a part is put behind earlier batches: its "samples", an "entry" of it; "" of anything else."""
+        added = [v for v in arrays if self.content(v).kind is not Kind.RUN]
+        axes = [a.value for a in node.args[1:] if a.keyword is None or a.keyword.value in ("axis", "dim")]
+        called = dotted(node.func).rpartition(".")[2]
+        first = all(self.eval(axis).const in (0, None) for axis in axes[called == "append" :])
+        if any(p != ENTRY for p in others) or not first or called not in ("cat", "concat", "concatenate", "append"):
+            return ""
+        if any(v.name in ("mean", "centered") for v in added):
+            return ""
+        return "samples" if not any(v.scalar for v in added) else "entry" if all(v.scalar for v in added) else ""
 
     def _grows_itself(self, node: cst.Call) -> bool:
         """Tell whether an array is bound anew with more behind it: ``x = np.append(x, loss)``."""

@@ -320,6 +320,8 @@ def how(adds: frozenset[str], listed: bool) -> str:
         return "total"
     if adds <= {"summed", "stored"} and not listed:
         return "total"
-    if adds == {"samples"} and listed:
+    if adds == {"joined", "entry"}:
+        return "average"
+    if adds == {"samples", "joined"} or (adds == {"samples"} and listed):
         return "gather"
     return "?"
