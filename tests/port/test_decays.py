@@ -56,11 +56,12 @@ def test_so_does_one_that_a_function_returns_within_a_maximum() -> None:
     assert "serial_steps" not in text
 
 
-def test_a_decay_whose_function_is_told_the_serial_steps_is_not_divided_too() -> None:
+def test_a_decay_and_a_bound_in_one_function_follow_the_serial_steps_once_each() -> None:
     defined = f"def rate(step):\n    lr = {DECAY}\n    return tf.where(step < 100, 1e-4, lr)\n"
     text = ported(defined, "rate(step)")
-    assert "dl.lr_scale(rate(dl.serial_steps(step)))" in text
-    assert "dl.steps(" not in text
+    assert DIVIDED in text
+    assert "tf.where(dl.serial_steps(step) < 100, 1e-4, lr)" in text
+    assert "dl.lr_scale(rate(step))" in text
 
 
 def test_the_momentum_of_a_batch_normalisation_decays_as_fast_in_epochs_beside_a_rate_of_one_function() -> None:
