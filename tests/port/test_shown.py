@@ -1144,7 +1144,7 @@ def test_the_number_of_batches_is_shown_exactly_where_ranks_do_not_divide_it(tmp
 
 
 def test_counts_that_objects_of_libraries_write_later_are_the_serial_ones():
-    text = port(
+    ported = port(
         SERIAL.partition("for x")[0]
         + """loader, steps = DataLoader(data, shuffle=True), 0
 for epoch in range(2):
@@ -1163,8 +1163,14 @@ with open("result.ini", "w") as file:
 table = sqlite3.connect("runs.db")
 table.execute("insert into runs values (?, ?)", (steps, len(loader)))
 warnings.warn(f"after {steps}")
+kept, other = torch.zeros(9, 8, 4), torch.zeros(9, 8, 4).to(x.device)
+for i in range(9):
+    kept[i] = x
+    other[i] = x
 """
-    ).text
+    )
+    assert not [doubt for doubt in ported.doubts if doubt.name == "unknown-placement"]
+    text = ported.text
     assert 'ini["result"] = {"steps": str(dl.serial_steps(steps)), "rate": "0.1"}' in text
     assert 'ini["result"]["batches"] = f"{dl.serial_length(loader)}"' in text
     assert 'values (?, ?)", (dl.serial_steps(steps), dl.serial_length(loader)))' in text

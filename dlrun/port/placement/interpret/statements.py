@@ -361,7 +361,8 @@ class Statements(Loops):
                 if self.dunder(Value(refs=frozenset([ref])), "__setitem__", [index, value], target) is None:
                     self.store_entry(ref, key, index, value, target)
             elif ref.kind == "foreign":
-                if self.loop is None and source is not None and not value.scalar:
+                array = ref.name.partition(".")[0] in ("", "numpy", "torch", "tensorflow", "keras", "jax")
+                if self.loop is None and source is not None and not value.scalar and not array:
                     # A library's object may write what it is given into a file.
                     self._sink(target, of=source)  # type: ignore[arg-type]
                 self._store_foreign(ref, index, value if self.loop is not None else self.row(source, value), target)
