@@ -220,8 +220,9 @@ os.write(2, repr([opt.param_groups[0]["lr"], *(p.sum().item() for p in model.par
 
 def test_ranks_whose_clocks_and_signals_differ_train_the_same_model_to_the_end(tmp_path):
     (tmp_path / "dist.py").write_text(port(AHEAD).text.replace("os.write(2", "os.write(1"))
-    *lines, one, other = started(tmp_path, ["dist.py"], ranks=2).splitlines()
-    assert lines == ["0 True", "1 True", "2 True"]
+    lines = started(tmp_path, ["dist.py"], ranks=2).splitlines()
+    one, other = (line for line in lines if line.startswith("["))  # whichever rank comes first
+    assert [line for line in lines if not line.startswith("[")] == ["0 True", "1 True", "2 True"]
     assert one == other
 
 
