@@ -12,7 +12,7 @@ from dl_comm.ranks import check_enough, get_rank, parts
 from dl_comm.reduction.layout import Layout, note
 from dl_comm.shard_iterators import every_nth, iterator_shard, shard_calls
 from dl_comm.shared_random import Alike
-from dl_comm.shares import check_side_by_side, positions
+from dl_comm.shares import check_side_by_side, positions, tell_padded
 from dl_comm.tensorflow.global_batches import GlobalBatches
 from dl_comm.tensorflow.state import settle
 from dl_comm.whole_batches import WholeBatches, check_whole, entries_of
@@ -29,7 +29,8 @@ def shard(data: Any, batch: str = "local", equal: bool = True, whole: str = "") 
     *A tf.data.Dataset*, usually of batches, gives every n-th element from the r-th: the k-th global batch is the
     serial run's batches kn to kn + n - 1. Every rank reads the whole pipeline, which therefore must yield the same
     elements everywhere: shuffling does, with the common seed that ``init`` sets or the script's own. All ranks get as
-    many: where n does not divide their number, they are padded from the beginning, or cut if the number is unknown.
+    many: where n does not divide their number, they are padded from the beginning, and rank 0 warns, or cut if the
+    number is unknown.
 
     *Arrays, tensors, lists* give the entries r, r + n, ... of axis 0, padded from the beginning to equal lengths;
     tuples and dicts of arrays are shared array by array. With ``batch="global"`` they are one batch, taken whole at
@@ -123,6 +124,8 @@ def _shard_dataset(dataset: Any, rank: int, n: int) -> Any:
     length = tf.data.experimental.cardinality(dataset)  # negative: endless, or not known
     if tf.executing_eagerly():
         check_enough(int(length), n, "elements of the data set")
+        if length > 0:
+            tell_padded(int(length), n, "elements of a data set")
     missing = tf.where(length > 0, (-length) % n, 0)
     dataset = dataset.concatenate(dataset.repeat().take(missing))
 

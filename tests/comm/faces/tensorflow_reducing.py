@@ -1,5 +1,6 @@
 """Sums, means, extremes and gathered entries of several values, against one process on all data."""
 
+import warnings
 from collections import Counter, deque
 
 import dl_comm.tensorflow as dl
@@ -101,6 +102,17 @@ def moving_statistics_of_a_model_are_averaged_in_a_loop_by_hand():
     assert found is model and seen == _sum / _n
     np.testing.assert_allclose(model.layers[-2].moving_mean, np.mean(everyone, axis=0), rtol=1e-6)
     assert np.array_equal(weights, model.layers[-1].kernel.numpy())
+
+
+def rank_0_tells_that_elements_of_a_data_set_are_taken_twice():
+    for length, taken in ((101 * _n, 0), (101 * _n + 1, _n - 1)):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            share = dl.shard(tf.data.Dataset.range(length))
+        texts = [str(each.message) for each in told]
+        assert len(texts) == (taken > 0 and _r == 0)
+        assert all(f"{_n} ranks do not divide {length} elements of a data set" in text for text in texts)
+        assert dl.total(len(list(share))) == length + taken
 
 
 def whole_batches_are_those_of_the_serial_script_uneven_or_fewer_than_the_ranks_too():
