@@ -6,7 +6,7 @@ from collections import Counter, defaultdict, deque
 
 import numpy as np
 import pytest
-from dl_comm.reduction.since import added, grown, joined, of_kind, put_back, snapshot
+from dl_comm.reduction.since import added, changed, grown, joined, merged, of_kind, put_back, snapshot
 
 
 def test_a_snapshot_does_not_change_with_what_it_was_taken_of():
@@ -152,6 +152,17 @@ def test_what_was_marked_as_unset_takes_the_value_of_the_rank_that_set_it():
     shares = [np.array([2.0, nan, nan, 1.5]), np.array([nan, -3.0, nan, 1.25])]
     total = sum(added(share, before) for share in shares)
     np.testing.assert_array_equal(put_back(total, before), [2.0, -3.0, nan, 1.75])
+
+
+def test_what_has_changed_in_a_dict_by_key_is_told_by_its_numbers():
+    before = {"old": [1, np.nan], "array": np.array([np.nan, 2.0]), "set": {"in": 1, "out": 2}}
+    now = {"old": [1, before["old"][1]], "array": np.array([np.nan, 2.0]), "set": {"in": 1, "out": 3}, "new": (4,)}
+    assert changed(now, before) == {"set": {"out": 3}, "new": (4,)}
+    assert merged({"set": {"in": 1, "out": 2}, "old": 5}, changed(now, before)) == {
+        "set": {"in": 1, "out": 3},
+        "old": 5,
+        "new": (4,),
+    }
 
 
 def test_a_list_that_was_not_there_before_is_gathered_whole():

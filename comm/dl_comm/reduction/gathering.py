@@ -275,7 +275,7 @@ def _tell_of_others(held: list[dict[Any, Any]]) -> None:
         warnings.warn(
             f"{len(apart)} of {len(set().union(*held))} keys of a dict are kept by several ranks, and differently: "
             f"{apart[0]!r} by ranks {ranks}. The last rank's entry stays; the serial script keeps its last sample's",
-            stacklevel=2,
+            stacklevel=7,
         )
 
 

@@ -36,7 +36,7 @@ def _copied(value: Any) -> Any:
     if hasattr(value, "detach"):
         return value.detach().clone()
     if isinstance(value, Mapping) and hasattr(value, "copy"):
-        return dict_with(value, {key: _copied(entry) for key, entry in value.items()})
+        return _with(value, {key: _copied(entry) for key, entry in value.items()})
     if type(value) in (list, tuple):
         return type(value)(_copied(entry) for entry in value)
     if type(value) is deque:
@@ -59,7 +59,7 @@ def _is_in_graph(value: Any) -> bool:
     return tf is not None and isinstance(value, (tf.Tensor, tf.Variable)) and not tf.executing_eagerly()
 
 
-def dict_with(mapping: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Any:
+def _with(mapping: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Any:
     """Return a copy with these entries set; ``update`` of a Counter would add them."""
     made: Any = copy.copy(mapping)
     for key, entry in entries.items():
@@ -72,7 +72,7 @@ def added(value: Any, before: Any) -> Any:
     if before is None or isinstance(value, (str, bytes, type(None))):
         return value
     if isinstance(value, Mapping):
-        return dict_with(value, {key: added(entry, before.get(key)) for key, entry in value.items()})
+        return _with(value, {key: added(entry, before.get(key)) for key, entry in value.items()})
     if dataclasses.is_dataclass(value):
         return _each_field(added, value, before)
     if isinstance(value, _ROWS):
@@ -89,7 +89,7 @@ def put_back(total: Any, before: Any) -> Any:
     if before is None or isinstance(total, (str, bytes, type(None))):
         return total
     if isinstance(total, Mapping):
-        return dict_with(total, {key: put_back(entry, before.get(key)) for key, entry in total.items()})
+        return _with(total, {key: put_back(entry, before.get(key)) for key, entry in total.items()})
     if dataclasses.is_dataclass(total):
         return _each_field(put_back, total, before)
     if isinstance(total, _ROWS):
@@ -159,7 +159,7 @@ def changed(value: Mapping[Any, Any], before: Mapping[Any, Any]) -> Any:
     made = copy.copy(value)
     made.clear()  # type: ignore[attr-defined]
     new = {key: entry for key, entry in value.items() if key not in before or not same(entry, before[key])}
-    return dict_with(made, {key: _changed_entry(entry, before.get(key)) for key, entry in new.items()})
+    return _with(made, {key: _changed_entry(entry, before.get(key)) for key, entry in new.items()})
 
 
 def _changed_entry(entry: Any, before: Any) -> Any:
@@ -169,7 +169,7 @@ def _changed_entry(entry: Any, before: Any) -> Any:
 def merged(before: Mapping[Any, Any], more: Mapping[Any, Any]) -> Any:
     """Return a dict with ``more`` in it: instead of what it has under the same keys, and in its dicts likewise."""
     deep = {key for key, entry in more.items() if isinstance(entry, Mapping) and isinstance(before.get(key), Mapping)}
-    return dict_with(before, {key: merged(before[key], e) if key in deep else e for key, e in more.items()})
+    return _with(before, {key: merged(before[key], e) if key in deep else e for key, e in more.items()})
 
 
 def same(one: Any, other: Any) -> bool:
@@ -182,12 +182,22 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(entry, other[key]) for key, entry in one.items())
     if isinstance(one, _ROWS):
         return len(one) == len(other) and all(map(same, one, other))
+    if hasattr(one, "detach"):
+        return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
     if hasattr(one, "dtype"):
-        return one.shape == other.shape and bool((one == other).all())
-    plain = "__eq__" not in {name for kind in type(one).__mro__[:-1] for name in vars(kind)} and hasattr(
-        one, "__dict__"
-    )
-    return same(vars(one), vars(other)) if plain else bool(one == other)
+        return _equal(one, other)
+    kind: Any = type(one)
+    if kind.__eq__ is object.__eq__ and hasattr(one, "__dict__"):
+        return same(vars(one), vars(other))
+    return bool(one == other)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Tell whether two arrays, or tensors of TensorFlow, hold the same: NaN is itself."""
+    import numpy as np
+
+    a, b = np.asarray(one), np.asarray(other)
+    return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc" and b.dtype.kind in "fc")
 
 
 def _stayed(value: deque[Any], before: deque[Any]) -> int:
@@ -220,7 +230,7 @@ def joined(before: Any, more: Any) -> Any:
     if isinstance(before, (set, frozenset)):
         return before | more
     if isinstance(before, Mapping):
-        return dict_with(before, {k: joined(before[k], v) if k in before and _holds(v) else v for k, v in more.items()})
+        return _with(before, {k: joined(before[k], v) if k in before and _holds(v) else v for k, v in more.items()})
     if isinstance(before, deque):
         return deque([*before, *more], before.maxlen)
     if isinstance(before, (list, tuple)):

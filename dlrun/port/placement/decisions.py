@@ -300,21 +300,22 @@ class Decisions(ShownCounts):
             isinstance(node, cst.Call) and "save" in dotted(node.func)
         )
 
-    def _leaves(self, node: cst.CSTNode) -> bool:
+    def _leaves(self, node: cst.If | cst.While | cst.IfExp | cst.Assert) -> bool:
         """Tell whether a test outside the loops over shards decides over what all ranks must do alike.
 
         A loop, or a function, that each rank goes through by itself, ``while n in seen: n = randint(50)``, it may leave
-        by itself.
+        by its own draws.
         """
+        drawn = self._only_chance(node.test)
         for end in walk(node):
             if isinstance(end, cst.Raise):
                 return True
             left = (cst.For, cst.While) if isinstance(end, cst.Break) else (cst.FunctionDef,)
             if isinstance(end, (cst.Break, cst.Return)):
                 around = next((up for up in self.script.above(end) if isinstance(up, left)), None)
-                if around is None or self._goes_together(around):
+                if around is None or not drawn or self._goes_together(around):
                     return True
-        return isinstance(node, cst.While) and self._goes_together(node)
+        return isinstance(node, cst.While) and (not drawn or self._goes_together(node))
 
     def _goes_together(self, node: cst.CSTNode) -> bool:
         """Tell whether all ranks must come together to something in ``node``: a share, an update, what saves."""

@@ -284,15 +284,12 @@ class Exits(LibraryRows):
         if path is None:
             return None
         summed = self.shards.parts and value.place.adds == parts.SUMMED.adds
-        if self.shards.parts and (extreme := parts.extreme(value.place)):
-            made = Exit(node, path, extreme, False, scalar=True)
-            self.exits[made] = None
-            return Value(SAME, scalar=True, pending=frozenset([made]), reduced=True)
-        if value.place.adds and self.shards.parts and not summed:
+        extreme = parts.extreme(value.place) if self.shards.parts else ""
+        if value.place.adds and self.shards.parts and not (summed or extreme):
             return value.at(unknown(node, "the parts that the ranks have of it neither add up nor average", at))
         if value.name == POSITION and not self._ascends(node):
             return value.at(unknown(node, "it is of this rank's last iteration", at))
-        how: How = "maximum" if value.name == POSITION else "total" if summed else "average"
+        how: How = extreme or ("maximum" if value.name == POSITION else "total" if summed else "average")
         made = Exit(node, path, how, summed, scalar=True)
         self.exits[made] = None
         return Value(SAME, scalar=True, pending=frozenset([made]), reduced=True)
