@@ -213,10 +213,17 @@ def run_passes(facts: ScriptFacts, order: Sequence[str]) -> list[Edit | Doubt]:
     """Return what the passes of the script's framework yield, each marked with its step."""
     passes = GRID[facts.framework]
     found = [replace(found, step=step) for step in order if step in passes for found in passes[step](facts)]
+    edited = {edit.node: edit for edit in found if isinstance(edit, Edit)}
+    found = [f for f in found if isinstance(f, Edit) or not _is_done(facts, f, edited.get(f.node))]
     if not isinstance(facts, Facts) or facts.framework != "torch":
         return found
     apart = samples.makers(facts)
     return [f for f in found if f.step not in ("metrics", "output") or facts.script.function_of(f.node) not in apart]
+
+
+def _is_done(facts: ScriptFacts, doubt: Doubt, edit: Edit | None) -> bool:
+    """Tell whether another step's edit writes what a doubt would have a person write: ``dl.steps(100)``."""
+    return edit is not None and bool(doubt.write) and doubt.write.startswith(facts.script.code(edit.rewrite(edit.node)))
 
 
 def _carried_out(tree: cst.Module, name: str, edits: list[Edit]) -> cst.Module:

@@ -63,7 +63,7 @@ BY_NAME = """def __call__(self, event):
 def test_methods_that_are_taken_by_name_see_the_trainer_that_calls_them(method):
     runs = BY_NAME.replace("METHOD", method)
     text = port(TRAINER.format(runs=runs, batch="self('on_batch_end')", epoch="self('on_epoch_end')")).text
-    assert "(dl.serial_steps(t.done) + 1) / 20" in text
+    assert "dl.serial_steps(t.done + 1) / 20" in text
     assert "self.callbacks[1].losses = dl.gather(self.callbacks[1].losses" in text
 
 
@@ -92,7 +92,7 @@ def test_a_loop_that_gives_its_batches_to_an_object_goes_through_none_of_its_met
     ).replace("len(self.losses))", "len(self.losses), self.right / self.seen)")
     runs = BY_NAME.replace("METHOD", "getattr(callback, event)(self)")
     text = port(source.format(runs=runs, batch="self('on_batch_end')", epoch="self('on_epoch_end')")).text
-    assert "(dl.serial_steps(t.done) + 1) / 20" in text
+    assert "dl.serial_steps(t.done + 1) / 20" in text
     kept = "self.callbacks[1].right, self.callbacks[1].seen"
     assert f"{kept} = dl.total({kept}, since=right_before)" in joined(text)
     assert "self.callbacks[1].losses = dl.gather(self.callbacks[1].losses" in text

@@ -526,6 +526,22 @@ def test_what_goes_by_the_order_of_the_samples_or_is_kept_by_a_number_of_a_part_
     assert [d.name for d in ported.doubts] == ["unknown-placement"] and "dl.total" not in ported.text
 
 
+UNIFORM = [
+    "beta = min(1.0, beta + 1 / 36)",
+    "beta = min(0.999, 1 - (1 - beta) * 0.98)",
+    "if beta < 0.7: beta += 0.25",
+    "if i % 3 == 0: beta = max(0.1, beta * 0.9)",
+]
+
+
+@pytest.mark.parametrize("line", [*UNIFORM, *(f"for t in y[:, 0].tolist():\n        {UNIFORM[k]}" for k in (0, 1, 3))])
+def test_what_each_iteration_moves_alike_is_serial_and_what_each_sample_moves_is_told(line) -> None:
+    before = "beta = 0.5\nfor i, (x, y) in enumerate(loader):"
+    script = SHOWN.replace("for x, y in loader:", before).replace('print(f"{SHOWN:.4f}")', line)
+    ported = port(script + "print(beta)\n", Options(batch="global"))
+    assert "beta)" in ported.text and [d.name for d in ported.doubts] == ["unknown-placement"] * ("for t" in line)
+
+
 def test_batches_that_a_generator_yields_from_loaders_are_parts(tmp_path) -> None:
     both = """def both():
     yield from itertools.islice(loader, 7)

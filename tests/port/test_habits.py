@@ -184,18 +184,20 @@ for epoch in range(9):
 @pytest.mark.parametrize(
     ("test", "written"),
     [
-        ("if done > 1000", ["dl.steps(1000)"]),
-        ("if epoch > 1 and done % 500 == 0", []),  # a cadence: divided
-        ("if done == 1", []),
-        ("if epoch > 3", []),
-        ("if done > len(train_loader)", []),
+        ("if done > 1000", "done > dl.steps(1000):"),
+        ("if 1000 <= done", "if dl.steps(1000) <= done:"),
+        ("if done < 1000", "if done < dl.steps(1000):"),
+        ("if epoch > 1 and done % 500 == 0", "if epoch > 1 and done % dl.steps(500) == 0:"),
+        ("if done == 1", "if done == 1:"),
+        ("if epoch > 3", "if epoch > 3:"),
+        ("if done > len(train_loader)", "if done > len(train_loader):"),
     ],
 )
-def test_a_loss_that_is_made_of_something_else_from_some_step_on_is_doubted(test, written):
-    assert [d.write for d in doubts(STEPS.replace("TEST", test), "of which the loss is made")] == written
-    divided = "if epoch > 1 and done % dl.steps(500) == 0:" in port(STEPS.replace("TEST", test)).text
-    assert divided == ("% 500" in test)
-    assert not doubts(STEPS.replace("TEST", test).replace("weight = 0.1", "mean = 0.1"), "of which the loss is made")
+def test_a_loss_is_made_of_something_else_from_the_step_on_that_stands_for_the_serial_one(test, written):
+    source = STEPS.replace("TEST", test)
+    assert written in port(source).text and not doubts(source, "of which the loss is made")
+    shown = source.replace("weight = 0.1", "mean = 0.1")
+    assert written in port(shown).text and not doubts(shown, "of which the loss is made")
 
 
 @pytest.mark.parametrize(
@@ -204,10 +206,8 @@ def test_a_loss_that_is_made_of_something_else_from_some_step_on_is_doubted(test
         ("if random.random() < 9 / (9 + math.exp(done / 9)): a = 2 * a", "", "math.exp(dl.serial_steps(done) / 9)"),
         ("a = F.dropout(a, p=0.5 * 0.999 ** done)", "", "0.999 ** dl.serial_steps(done)"),
         ("a = 2 * a if done > 100 else (0.9 ** done) * model(a).mean()", "", "dl.serial_steps(done) > 100"),
-        ("weight = 0.5 if done > 100 else 0.1", "of which the loss is made, changes", "dl.steps(100)"),
         ("weight = 0.1 * (done > 100)", "", "0.1 * (dl.serial_steps(done) > 100)"),
         ("weight = min(1, done / 100)", "", "min(1, dl.serial_steps(done) / 100)"),
-        ("if done > 100: update(a, b)", "an update begins or ends at this step", "dl.steps(100)"),
         ("if random.random() < 9 / (9 + epoch): a = 2 * a", "", ""),
         ("a = 2 * a if done % 3 == 0 or done == 7 else a * [0.5 / 3, 0.2][done % 2] * model(a).mean()", "", ""),
         ("if random.random() < done / len(train_loader): a = 2 * a", "", ""),
@@ -226,6 +226,13 @@ def test_what_training_makes_of_a_batch_by_the_steps_so_far_follows_serial_ones_
         assert written in (text := port(source).text) and ("serial_steps" in text) == bool(written)
 
 
+@pytest.mark.parametrize("line", ["weight = 0.5 if done > 100 else 0.1", "if done > 100: update(a, b)"])
+def test_what_begins_at_a_step_begins_at_the_one_that_stands_for_it(line):
+    update = "def update(a, b):\n    (model(a) - b).mean().backward()\n    opt.step()\n"
+    source = STEPS.replace("TEST:\n            weight = 0.1", line).replace("weight, done", f"{update}weight, done", 1)
+    assert "done > dl.steps(100)" in port(source).text and not doubts(source, "at this step")
+
+
 def test_what_is_made_anew_in_each_turn_and_shown_at_some_steps_makes_no_loss():
     shown = "        if done % 20 == 0:\n            a = a.argmax(1)\n"
     assert not doubts(STEPS.replace("TEST", "if False") + shown, "of which the loss is made")
@@ -237,7 +244,7 @@ def test_what_is_made_anew_in_each_turn_and_shown_at_some_steps_makes_no_loss():
     assert not doubts(STEPS.replace("TEST", "if False") + taken, "of which the loss is made")
     read = "def cost():\n    return weight * model.weight.norm()\nweight, done"
     source = STEPS.replace("TEST", "if done > 9").replace("weight * model.weight.norm()", "cost()")
-    assert doubts(source.replace("weight, done", read), "of which the loss is made")
+    assert "if done > dl.steps(9):" in port(source.replace("weight, done", read)).text
     other = "        if kind == 'all':\n            weight = 0.3\n        rows[kind] = done + 1\n"
     source = STEPS.replace("TEST", "if False").replace("weight, done", "kind, rows, weight, done")
     source = source.replace(" = 0.0, 0\n", " = 'all', {}, 0.0, 0\n")

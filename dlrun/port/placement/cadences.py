@@ -31,10 +31,13 @@ from dlrun.port.steps.counts.milestones import WHY, losses_behind, passes_by, se
 _RUNS = 3
 _MOVES = "each iteration moves it by as much, and n ranks take 1/n of the iterations"
 _FROM = (cst.GreaterThan, cst.GreaterThanEqual)
+_UNTIL = (cst.LessThan, cst.LessThanEqual)
 _FLIPPED: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
     cst.Equal: cst.Equal,
     cst.LessThan: cst.GreaterThan,
     cst.LessThanEqual: cst.GreaterThanEqual,
+    cst.GreaterThan: cst.LessThan,
+    cst.GreaterThanEqual: cst.LessThanEqual,
 }
 _PASSED_ON = (cst.Comparison, cst.ComparisonTarget, cst.BooleanOperation, cst.Arg, cst.GeneratorExp, cst.ListComp)
 _ANSWERS = ("any", "all", "bool", "int")
@@ -102,7 +105,10 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
         if not found:
             continue
         bodies = governed(facts, run, node)
-        if bodies is None or updates(facts, bodies) or sets_any(bodies, losses_behind(facts.script, node)):
+        if bodies is None:
+            continue
+        trains = updates(facts, bodies) or sets_any(bodies, losses_behind(facts.script, node))
+        if trains and not all(how in ("from", "until") and not _is_length(count) for count, _, how in found):
             continue  # of several batches
         if any(n in run.shards.ramped for body in bodies for n in walk(body)):
             continue  # what changes there makes up for the iterations between
@@ -114,7 +120,7 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
                 for n in _with_windows(facts, node, bodies, number):
                     if n not in run.shards.divided:
                         yield Cadence(n)
-            elif how == "from":
+            elif how in ("from", "until"):
                 moved = {dotted(n) for side in (number, count) for n in walk(side)} - {""}
                 yield Cadence(number, repeats=sets_any(bodies, moved))
             else:
@@ -145,7 +151,10 @@ def _with_windows(
 
 
 def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, str]]:
-    """Yield counts, the serial numbers with which ``node`` compares them, and how: "rest", "equal", "in" or "from"."""
+    """Yield counts, the serial numbers with which ``node`` compares them, and how.
+
+    That is "rest", "equal", "in", or from or until when: "from", "until".
+    """
     whole = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.FloorDivide)
     whole = whole and not _measures(run, node)
     for count, every in [(node.left, node.right)] if whole else divided(node):  # type: ignore[attr-defined]
@@ -163,8 +172,13 @@ def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.Bas
         return
     if how is cst.In and _are_serial(run, right):
         yield left, right, "in"
-    elif how in (cst.Equal, *_FROM) and _is_serial(run, right):
-        yield left, right, "equal" if how is cst.Equal else "from"
+    elif how in (cst.Equal, *_FROM, *_UNTIL) and _is_serial(run, right):
+        yield left, right, "equal" if how is cst.Equal else "from" if how in _FROM else "until"
+
+
+def _is_length(count: cst.BaseExpression) -> bool:
+    """Tell whether ``count`` is how much this rank has kept: a buffer has what an update takes when it is full."""
+    return any(isinstance(n, cst.Call) and dotted(n.func) == "len" for n in walk(count))
 
 
 def _runs_up(script: Script, node: cst.CSTNode, number: cst.BaseExpression) -> bool:

@@ -18,6 +18,7 @@ from dlrun.port.placement.shown_counts import ShownCounts
 from dlrun.port.placement.values import COUNT, MIXED, Kind
 from dlrun.port.placement.wraps import Wrap
 from dlrun.port.program.script import calls_method, children, dotted, walk
+from dlrun.port.steps.counts.counters import this_included
 from dlrun.port.steps.counts.milestones import in_strides, updates
 
 _ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
@@ -200,11 +201,15 @@ class Decisions(ShownCounts):
         """Yield what makes a rate, or another number that steers the training, one on all ranks."""
         self.lost, self.sink = [], None
         if self.place(value).uniform:  # a count: the rate follows the serial one, which each rank has of parts
-            counts = [] if self.run.shards.parts or self._measured(value) else self._counts_in(value)
+            local = not self.run.shards.parts and not self._measured(value)
+            counts = self._counts_in(value) if local else []
+            if local and not counts and self.place(value).kind is Kind.COUNT and not self._is_followed(value):
+                yield from self.told(value, MIXED)
             for node in [n for n in counts if self.place(n) == MIXED]:  # if warm < 100: warm += 1
                 counts.remove(node)
                 yield from self.told(node, self.place(node))
-            yield from self.once([Wrap(n, "serial_steps") for n in counts], "the serial count")
+            so_far = [this_included(self.script, n) for n in counts]
+            yield from self.once([Wrap(n, "serial_steps") for n in so_far], "the serial count")
             return
         by_eager = self.facts.framework == "torch" or getattr(self.facts, "style", "") == "tape"
         if by_eager and self._only_chance(value):
@@ -231,11 +236,19 @@ class Decisions(ShownCounts):
         lengths = [n for n in made if isinstance(n, cst.Call) and self.script.name_of(n.func) == "builtins.len"]
         return any(n in self.run.shards.divided or (n in lengths and self.place(n) == COUNT) for n in made)
 
+    def _is_followed(self, value: cst.BaseExpression) -> bool:
+        """Tell whether some of what a number is computed of is divided, or made serial."""
+        known = (*self.run.shards.divided, *self.run.shards.counted)
+        return any(n in known for n in (*computed(self.facts.flow, [value]).nodes, *self.script.above(value)))
+
     def _counts_in(self, value: cst.BaseExpression) -> list[cst.BaseExpression]:
         """Return the names and attributes in ``value`` that count iterations or samples, and are not made serial."""
         known = (*self.run.shards.divided, *self.run.shards.counted)
-        names = [n for n in walk(value) if isinstance(n, (cst.Name, cst.Attribute)) and n in self.run.seen]
-        counts = [n for n in names if self.place(n).kind is Kind.COUNT or self.place(n).counts]
+        for nodes in (walk(value), computed(self.facts.flow, [value]).nodes):  # or in what a function computes it of
+            names = [n for n in nodes if isinstance(n, (cst.Name, cst.Attribute)) and n in self.run.seen]
+            counts = [n for n in names if self.place(n).kind is Kind.COUNT or self.place(n).counts]
+            if counts:
+                break
         return [n for n in counts if not any(up in known for up in (n, *self.script.above(n)))]
 
     def weighs(self, call: cst.Call) -> Iterator[Doubt]:

@@ -33,6 +33,9 @@ class ShownCounts(MadeSerial):
         how = "serial_index" if place.kind is Kind.INDEX else COUNTED.get(power(place), "")
         how = "" if place.at == "bent" else how
         plain = how == "serial_steps" or place == INDEX
+        if isinstance(node, cst.Subscript) and place.at in ("bent", "mixed") and self.place(node.value) == SAME:
+            keys = [e.slice.value for e in node.slice if isinstance(e.slice, cst.Index)]
+            return [wrap for key in keys if self.is_count(key) for wrap in self.count(key, self.place(key))]
         if isinstance(node, COMPUTES) and (not plain or self._bends(node, place)):
             found = self.wraps_inside(node, True, place) or []
             if not found and place.at == "bent" and isinstance(node, cst.Call) and self._is_own(node):
@@ -46,7 +49,8 @@ class ShownCounts(MadeSerial):
             self.lost.append(node)
             return []
         if isinstance(node, _BOXES) or not self.is_number(node):
-            if not isinstance(node, COMPUTES) and any(map(_holds_counts, self.run.seen.get(node, ()))):
+            computes = isinstance(node, COMPUTES) and not (isinstance(node, cst.Call) and self._is_own(node))
+            if not computes and any(map(_holds_counts, self.run.seen.get(node, ()))):
                 self.lost.append(node)  # best = (accuracy, step), shown as a whole
             return (self.wraps_inside(node, True, place) or []) if isinstance(node, COMPUTES) else []
         if behind:

@@ -25,8 +25,9 @@ from dlrun.port.placement.values import Kind
 from dlrun.port.placement.zeroed import zeroed
 from dlrun.port.program.script import walk
 from dlrun.port.steps.counts import moving
+from dlrun.port.steps.counts.counters import this_included
 from dlrun.port.steps.metrics import step_logs
-from dlrun.port.steps.metrics.annealing import FOLLOWS, with_this
+from dlrun.port.steps.metrics.annealing import FOLLOWS
 
 
 def interpreted(facts: Facts) -> Interpreter:
@@ -78,7 +79,7 @@ def _begun(facts: ScriptFacts, run: Interpreter, shown: list[Edit | Doubt]) -> I
             for step in (n for n in walk(power.right) if isinstance(n, (cst.Name, cst.Attribute))):
                 places = {value.place for value in run.seen.get(step, ())}
                 if any(p.kind in (Kind.COUNT, Kind.INDEX) or (p.kind is Kind.RUN and p.counts) for p in places):
-                    so_far = with_this(facts, step)
+                    so_far = this_included(facts.script, step)
                     if so_far in done or step in done:
                         continue
                     yield Edit(so_far, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))

@@ -551,6 +551,7 @@ class ControlFlow(ByKey):
 
     def until_stable(self, node: Any, begin: Any, local: bool) -> None:
         """Run a loop that is no loop over a shard until nothing changes."""
+        hoped = self._as_before() if local and self.loop is not None else {}
         before = self.state
         endless = isinstance(node, cst.While) and dotted(node.test) == "True"
         entry, left, out, left_by = before, None, before, None
@@ -605,6 +606,20 @@ class ControlFlow(ByKey):
             self._bend_written(before)
         if isinstance(node, cst.While) and self.loop is not None and self._asks_locally(node):
             self.state = merge_diverged(before, self.state, node.test)
+        for at, value in hoped.items():
+            if self.state is not None and self.state[at].place == Place(Kind.RUN, at):
+                self.state[at] = value
+
+    def _as_before(self) -> State:
+        """Let what is taken for one number on all ranks be what it was before this loop over samples; return it.
+
+        How often such a loop changes it differs between ranks.
+        """
+        hoped = {at: (self.state or {}).get(at) for at, hope in self.hoped.items() if hope}
+        found = {at: value for at, value in hoped.items() if value is not None and value.place == SAME}
+        if self.state is not None and found:
+            self.state = self.state | {at: value.at(Place(Kind.RUN, at)) for at, value in found.items()}
+        return found
 
     def _bend_written(self, before: State | None) -> None:
         """Let what a loop over samples adds up be no sum over the parts: it goes by which samples come before others.

@@ -417,7 +417,9 @@ class Expressions(Machine):
         place, found = self.content(index), self.of_chosen(owner, found)
         if place.kind is not Kind.SAME:
             found = replace(found, of=frozenset())  # of an index by samples: a copy
-        if self.loop is not None and place.kind in (Kind.COUNT, Kind.INDEX) and found.place.kind is Kind.SAME:
+        if place.kind in (Kind.COUNT, Kind.INDEX) and found.place.kind is Kind.SAME:
+            if self.loop is None:
+                return found.at(BENT_COUNT)  # that of the serial count is another one
             return found.at(BENT_COUNT if found.scalar and self._is_numbered() else ENTRY)
         return found if place.uniform or found.place.kind is Kind.RUN else found.at(combine([place, found.place]))
 

@@ -53,6 +53,7 @@ from dlrun.port.placement.values import (
 )
 from dlrun.port.program.script import argument, children, walk
 
+_READS_RATE = ("get_last_lr", "get_lr")
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
 _SCORES = ("_score", "accuracy", "_auc")
 _LOSSES = (
@@ -209,6 +210,7 @@ class Libraries(Given):
             place = SAME  # a scheduler that is told the steps of an epoch is no count
         elif row is None:
             place = out_of_sight(place)
+        place = parts.of_count(place, name)
         if place.kind is Kind.SAME and row is not Row.SCALAR:
             made = self.new("foreign", node, name=name)
             data = keywords.get("dataset", args[0] if args else ANY)
@@ -423,6 +425,8 @@ class Libraries(Given):
             return found
         if (metric := self._metric(receiver, name, given, node)) is not None:
             return metric
+        if name in _READS_RATE and self.content(receiver).uniform:
+            return ANY  # whatever counts of steps a schedule was given: all ranks train with it
         if row is Row.CLOCK or (row is Row.ON_DISK and self.in_training(node)):
             return Value(CLOCK, scalar=True)
         counts = name in ("count", "index") and len(args) == 1

@@ -415,6 +415,7 @@ class Loops(Exits):
         ``if seen > 9 and not told: told = True``. A tuple is one where each of its entries is.
         """
         parts = value.items or (value,)
+        whole = self.shards.parts and before.scalar is not False and not value.refs  # each rank makes all iterations
         if self.hoped.get(at):
             if not all(v.place.uniform for v in parts):
                 self.hoped[at] = False
@@ -423,7 +424,11 @@ class Loops(Exits):
         if self._tried.count(at) == _TRIES:  # once more, where what it is made of has become one number meanwhile
             return None
         if (
-            any(v.place.kind in (Kind.UNKNOWN, Kind.EXTREME) for v in parts)
+            any(
+                v.place.kind in (Kind.UNKNOWN, Kind.EXTREME)
+                or (whole and (v.place.kind is Kind.MIX or "bent" in v.place.adds))
+                for v in parts
+            )
             and all(v.place.uniform for v in before.items or (before,))
             and before.scalar is not False
             and value.name != "grown text"

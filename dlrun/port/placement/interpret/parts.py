@@ -19,7 +19,7 @@ import libcst as cst
 
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import ENTRY, MIX, NOTHING, RATIO, Kind, Place, Quotient, Value
+from dlrun.port.placement.values import BENT_COUNT, ENTRY, MIX, NOTHING, RATIO, Kind, Place, Quotient, Value
 from dlrun.port.program.script import argument, dotted
 
 SUMMED, BENT = Place(Kind.ENTRY, adds=frozenset({"summed"})), Place(Kind.ENTRY, adds=frozenset({"bent"}))
@@ -76,6 +76,15 @@ _MEANS = frozenset(_LINEAR) | {  # that leave a mean so far a mean
     *("float", "float32", "float64", "around", "array", "asarray", "constant", "cast", "tensor", "mean", "reduce_mean"),
     *("get_value", "numpy", "item", "tolist", "detach", "cpu", "result", "compute", "get", "scalar"),
 }
+_COMPUTING = ("math", "numpy", "torch", "tensorflow", "jax", "keras", "builtins")
+_BENDING = frozenset(  # of n times a number they make something else than n times what they make of the number
+    {
+        *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "square", "pow", "power"),
+        *("sin", "cos", "tan", "sinh", "cosh", "tanh", "atan", "arctan", "sigmoid", "expit", "softplus", "erf"),
+        *("clip", "clamp", "clip_by_value", "minimum", "maximum", "fmod", "remainder", "mod", "floormod", "divmod"),
+        "reciprocal",
+    }
+)
 
 
 def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | None:
@@ -259,6 +268,13 @@ def bends(name: str) -> bool:
 def of_mean(place: Place, name: str) -> Place:
     """Return the placement of what a function makes of a mean so far: of some it stays one, and no other is known."""
     return MIX if place.kind is Kind.RATIO and name.rpartition(".")[2].rstrip("_") not in _MEANS else place
+
+
+def of_count(place: Place, name: str) -> Place:
+    """Return the placement of what a function makes of a count: the root of it is no multiple of it."""
+    library, _, word = name.rpartition(".")
+    bends_it = library.startswith(_COMPUTING) and word.rstrip("_") in _BENDING
+    return BENT_COUNT if place.kind in (Kind.COUNT, Kind.INDEX) and place.at != "mixed" and bends_it else place
 
 
 def of_spread(given: list[Value]) -> bool:

@@ -272,6 +272,17 @@ def is_one(node: cst.CSTNode) -> bool:
     return isinstance(node, (cst.Integer, cst.Float)) and node.evaluated_value == 1
 
 
+def this_included(script: Script, read: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the steps so far, this one included, where ``read`` is those before it: ``step + 1``; else ``read``.
+
+    Of n serial steps that one of n ranks stands for that is the last, and the bound of a warm-up is reached.
+    """
+    more = script.parents[read]
+    if isinstance(more, cst.BinaryOperation) and isinstance(more.operator, cst.Add):
+        return more if is_one(more.left if more.right is read else more.right) else read
+    return read
+
+
 def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
     """Return what tells whether a node reads one of the counts that are ``known``."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import libcst as cst
 
@@ -12,7 +13,15 @@ from dlrun.port.facts.numbers.computed import computed
 from dlrun.port.facts.updates.keywords import keywords, starred
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 from dlrun.port.steps.counts import script_schedules
-from dlrun.port.steps.counts.counters import attributes, counters, each_update, innermost, takes_batches, tells
+from dlrun.port.steps.counts.counters import (
+    attributes,
+    counters,
+    each_update,
+    innermost,
+    takes_batches,
+    tells,
+    this_included,
+)
 from dlrun.port.steps.counts.counts import all_samples, is_own, of_an_epoch
 
 # Schedulers of schedulers, which step with them: where these are given.
@@ -115,21 +124,31 @@ def _tells_epochs(facts: Facts, told: cst.BaseExpression) -> bool:
 
 
 def _fractions(facts: Facts, told: cst.BaseExpression) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression]]:
-    """Yield what counts the batches so far in what ``told`` is made of, and the batches of an epoch that divide it."""
+    """Yield what counts the batches so far in what ``told`` is made of, and the batches of an epoch that divide it.
+
+    What a fraction of an epoch is added to counts epochs: ``epoch + i / 100``.
+    """
     done = tells(facts, {*counters(facts), *attributes(facts)})
     for n in computed(facts.flow, [told]).nodes:
-        divided = isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide)
-        if divided and (is_own(facts, n.right) or all_samples(facts, n.right)):  # type: ignore[attr-defined]
-            yield from ((part, n.right) for part in walk(n.left) if done(part))  # type: ignore[attr-defined]
+        if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide):
+            up = facts.script.parents[n]
+            sides = (up.left, up.right) if _adds(up) else ()
+            added = bool(sides) and not any(done(part) for side in sides if side is not n for part in walk(side))
+            if added or is_own(facts, n.right) or all_samples(facts, n.right):
+                yield from ((part, n.right) for part in walk(n.left) if done(part))
 
 
-def serial_counts(facts: Facts) -> Iterator[cst.Name]:
+def _adds(node: cst.CSTNode) -> TypeGuard[cst.BinaryOperation]:
+    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add)
+
+
+def serial_counts(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what counts a rank's batches where a scheduler is told which part of all batches they are."""
     for call in facts.script.calls:
         if calls_method(call, "step") and facts.kinds.of(call.func.value) == "scheduler":
             for part, whole in (pair for arg in call.args for pair in _fractions(facts, arg.value)):
                 if isinstance(part, cst.Name) and not is_own(facts, whole):
-                    yield part
+                    yield this_included(facts.script, part)
 
 
 def doubts(facts: Facts) -> Iterator[Doubt]:

@@ -11,6 +11,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.numbers.computed import Computed, Tells, computed, leaves, nothing, tests
 from dlrun.port.facts.updates.rates import is_zero, set_in_group
 from dlrun.port.insert import expression
+from dlrun.port.steps.counts.counters import this_included
 from dlrun.port.steps.counts.counts import is_length_of_share
 from dlrun.port.steps.rate import rate_tables
 
@@ -94,7 +95,9 @@ class StepRates:
                     )
                     return
         for read in rate.reads:
-            yield Edit(read, "the rate follows the serial steps: n ranks do n of them at once", self._in_serial)
+            picked = rate_tables.picks(self.facts.script, read)
+            so_far = read if picked else this_included(self.facts.script, read)
+            yield Edit(so_far, "the rate follows the serial steps: n ranks do n of them at once", self._in_serial)
         yield from rate_tables.kept_inside(self.facts, rate.reads)
 
     def _in_serial(self, step: cst.BaseExpression) -> cst.BaseExpression:

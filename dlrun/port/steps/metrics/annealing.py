@@ -20,7 +20,7 @@ from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts import decays, steps, unseen_schedules
-from dlrun.port.steps.counts.counters import attributes, counters, each_update, is_one, passes, tells
+from dlrun.port.steps.counts.counters import attributes, counters, each_update, passes, tells, this_included
 from dlrun.port.steps.counts.counts import is_length_of_share
 from dlrun.port.steps.counts.update_counts import steps_so_far
 from dlrun.port.steps.metrics import phases
@@ -160,19 +160,11 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
             continue  # samples, which lie where a rank's share has them
         picked = [read for read in made.reads if value in weighing and rate_tables.picks(facts.script, read)]
         if picked or any(grows(facts, n) for n in made.nodes):
-            yield from (with_this(facts, r) for r in made.reads if r in picked or not picks(facts, r))
-
-
-def with_this(facts: ScriptFacts, read: cst.BaseExpression) -> cst.BaseExpression:
-    """Return the steps so far, this one included, where ``read`` is those before it: of ``1 - 0.9 ** (i + 1)``.
-
-    A moving average is divided by that, and has forgotten as often.
-    """
-    more = facts.script.parents[read]
-    power = facts.script.parents[more]
-    adds = isinstance(more, cst.BinaryOperation) and isinstance(more.operator, cst.Add) and is_one(more.right)
-    raised = isinstance(power, cst.BinaryOperation) and isinstance(power.operator, cst.Power) and power.right is more
-    return more if isinstance(more, cst.BinaryOperation) and adds and raised else read
+            yield from (
+                r if r in picked else this_included(facts.script, r)
+                for r in made.reads
+                if r in picked or not picks(facts, r)
+            )
 
 
 def _returned(facts: Facts, value: cst.BaseExpression) -> list[cst.BaseExpression]:

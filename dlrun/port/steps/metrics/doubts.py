@@ -11,6 +11,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.feeds.positions import nested
 from dlrun.port.feeds.positions.beside import keeps_order
+from dlrun.port.placement.values import SAME
 from dlrun.port.program.script import argument, calls_method, dotted
 from dlrun.port.steps.counts.counters import feeds_of
 from dlrun.port.steps.metrics import coupled, environments, weighted
@@ -125,6 +126,8 @@ def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
             loops = [loop for loop in facts.loops if facts.script.inside(node, loop.body)]
             own = any(facts.script.inside(b.node, loop.body) for b in facts.script.bindings_of(node) for loop in loops)
             if loops and not own and not facts.script.inside(node, feed.node) and not _counts_samples(facts, node):
+                if _is_shown(facts, node):
+                    continue
                 yield Doubt(
                     node,
                     f"{dotted(size)} is the global batch; a rank's batch is 1/n of it",
@@ -154,3 +157,15 @@ def _counts_samples(facts: Facts, size: cst.CSTNode) -> bool:
     while isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Multiply):
         up = facts.script.parents[up]
     return isinstance(up, cst.AugAssign) and isinstance(up.operator, cst.AddAssign)
+
+
+def _is_shown(facts: Facts, size: cst.CSTNode) -> bool:
+    """Tell whether a batch size is shown beside numbers that are serial: ``print((i + 1) * batch_size)``."""
+    from dlrun.port.placement.torch import interpreted
+
+    run = interpreted(facts)
+    up = facts.script.parents[size]
+    serial = isinstance(up, cst.BinaryOperation) and all(v.place == SAME for v in run.seen.get(up, ()))
+    return serial and any(
+        facts.script.inside(size, shown) for sinks in run.sinks.values() for sink in sinks for shown in sink.shows
+    )
