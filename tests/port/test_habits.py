@@ -165,6 +165,27 @@ def test_a_rate_that_is_written_as_a_multiple_of_itself_at_every_batch_falls_as_
     assert "compound" not in port(TOP + loop + "        g['lr'] = 0.1 * 0.99\n").text
 
 
+READ_OTHERWISE = [
+    "old = opt.param_groups[0]['lr']; opt.param_groups[0]['lr'] = old * 0.99",
+    "opt.param_groups[0]['lr'] = rate() * 0.99",
+    "set_rate(rate() * 0.99)",
+    "set_rate(max(1e-4, float(rate()) * 0.99))",
+    "state.lr *= 0.99; set_rate(state.lr)",
+]
+
+
+@pytest.mark.parametrize("line", READ_OTHERWISE)
+def test_a_rate_that_is_read_by_another_name_or_function_falls_as_in_the_serial_run(line):
+    given = (
+        "def rate(): return opt.param_groups[0]['lr']\ndef set_rate(v):\n    for g in opt.param_groups: g['lr'] = v\n"
+    )
+    given += "class State: lr = 0.1\nstate, base = State(), rate()\n"
+    loop = "for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n    LINE\n"
+    assert "dl.compound(0.99)" in port(TOP + given + loop.replace("LINE", line)).text
+    first = loop.replace("LINE", "opt.param_groups[0]['lr'] = base * 0.99")  # the same in each iteration
+    assert "compound" not in port(TOP + given + first).text
+
+
 STEPS = (
     TOP
     + """

@@ -1,4 +1,7 @@
-"""Counts that go on from a number of the script's: ``left = 100``, and ``left -= 1`` with every iteration."""
+"""Counts that go on from a number of the script's: ``left = 100``, and ``left -= 1`` with every iteration.
+
+Likewise ``step = epoch * batches``, and ``step += 1``.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,9 @@ def starts(facts: ScriptFacts, run: Interpreter, counts: Tells, is_serial: Tells
             continue
         for value in begun:
             first = [c for c in _consts(run, value) if c not in (-1, 0, 1)]  # the number before the first is -1
-            if is_serial(value) and (first or (down and not _consts(run, value))):
-                yield value
+            computed = isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Multiply)
+            if is_serial(value) and (first or ((down or computed) and not _consts(run, value))):
+                yield value  # computed: epoch * batches
 
 
 def fractions(facts: ScriptFacts, run: Interpreter, counts: Tells) -> Iterator[cst.BaseExpression]:

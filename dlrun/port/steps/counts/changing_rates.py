@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
+from dlrun.port.facts.numbers.computed import given as handed
 from dlrun.port.facts.updates.rates import ENDS, given, holds_rate, scaled_already, set_in_group
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
@@ -18,6 +19,7 @@ from dlrun.port.steps.counts.step_rates import TELLS_APART
 
 MULTIPLIES = "it multiplies the rate at every batch, and n ranks take 1/n of the batches"
 FORGETS = "a moving average forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
+_READ = ("numpy", "item", "value", "read_value")
 _SCALES = (cst.MultiplyAssign, cst.DivideAssign)
 
 
@@ -35,7 +37,9 @@ def compounded(
     ``divided``, or with values of the training. A factor that changes is only doubted. ``fed`` are rates that sessions
     are fed.
     """
-    written = (*given(facts), *(rate for _, rates in facts.by_hand for rate in rates), *fed)
+    written = [*given(facts), *(rate for _, rates in facts.by_hand for rate in rates), *fed]
+    params = [b for value in written if isinstance(value, cst.Name) for b in facts.script.bindings_of(value)]
+    written += [value for b in params if b.how == "param" for value in handed(facts.flow, b)]  # set_rate(state.lr)
     for node in facts.script.nodes:
         yield from _updated(facts, node, divided)
         if (found := change(facts, node)) is None or not _is_rate(facts, target_of(node), written):
@@ -121,8 +125,8 @@ def is_told(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], d
 
 def target_of(node: cst.CSTNode) -> cst.CSTNode:
     """Return what ``node``, an assignment, or a call that assigns to a variable, gives a value to."""
-    if isinstance(node, cst.Call):
-        return cst.ensure_type(node.func, cst.Attribute).value
+    if isinstance(node, cst.Call):  # lr.assign(x), or set_value(lr, x)
+        return node.args[0].value if len(node.args) == 2 else cst.ensure_type(node.func, cst.Attribute).value
     return node.target if isinstance(node, cst.AugAssign) else cst.ensure_type(node, cst.Assign).targets[0].target
 
 
@@ -130,21 +134,28 @@ def change(facts: ScriptFacts, node: cst.CSTNode) -> tuple[cst.BaseExpression, b
     """Return what ``node`` multiplies a number, such as a rate, with, or adds to it, and whether it adds.
 
     ``f`` in ``g["lr"] *= f``, in ``g["lr"] = f * g["lr"]``, in ``lr = max(low, lr * f)`` and in ``lr.assign(lr * f)``.
+    Also of a rate that is read in another way, ``opt.lr = float(opt.lr) * f``, or handed on, ``set_lr(rate() * f)``.
     """
     if isinstance(node, cst.AugAssign):
         adds = isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign))
         return (node.value, adds) if adds or isinstance(node.operator, _SCALES) else None
     if isinstance(node, cst.Call) and node.args and calls_method(node, "assign_add", "assign_sub"):
         return node.args[0].value, True
-    if not isinstance(node, cst.Assign) and not (calls_method(node, "assign") and node.args):
+    sets = isinstance(node, cst.Call) and len(node.args) == 2 and facts.script.name_of(node.func).endswith(".set_value")
+    if not isinstance(node, cst.Assign) and not sets and not (calls_method(node, "assign") and node.args):
         return None
     target = target_of(node)
-    made = node.value if isinstance(node, cst.Assign) else node.args[0].value
+    made = node.value if isinstance(node, cst.Assign) else cst.ensure_type(node, cst.Call).args[-1].value
     kept = [made]
-    if isinstance(made, cst.Call) and plain(facts.script.name_of(made.func)) in ENDS:
-        kept = [arg.value for arg in made.args]
+    if isinstance(made, cst.Name) and holds_rate(facts, target):
+        kept = [value for binding in facts.script.bindings_of(made) for value in handed(facts.flow, binding)]
+    kept = [
+        arg.value if isinstance(arg, cst.Arg) else arg
+        for v in kept
+        for arg in (v.args if isinstance(v, cst.Call) and plain(facts.script.name_of(v.func)) in ENDS else [v])
+    ]
     for value in (v for v in kept if isinstance(v, cst.BinaryOperation)):
-        same = [facts.script.code(side) == facts.script.code(target) for side in (value.left, value.right)]
+        same = [_reads(facts, side, target) for side in (value.left, value.right)]
         other = value.right if same[0] else value.left
         turned = isinstance(value.operator, (cst.Multiply, cst.Add))
         if same == [True, False] or (same == [False, True] and turned):
@@ -152,6 +163,36 @@ def change(facts: ScriptFacts, node: cst.CSTNode) -> tuple[cst.BaseExpression, b
                 return other, True
             return (other, False) if isinstance(value.operator, (cst.Multiply, cst.Divide)) else None
     return None
+
+
+def _reads(facts: ScriptFacts, side: cst.BaseExpression, target: cst.CSTNode) -> bool:
+    """Tell whether ``side`` is what ``target`` held, or the rate that an optimizer held, when this batch began."""
+    side = _number_of(facts, side)
+    if facts.script.code(side) == facts.script.code(target):
+        return True
+    if not holds_rate(facts, target):
+        return False
+    if isinstance(side, cst.Call):
+        made = [_number_of(facts, o.node) for o in facts.flow.origins(side)]  # type: ignore[arg-type]
+        return bool(made) and all(holds_rate(facts, value) for value in made)
+    if not isinstance(side, cst.Name):
+        return holds_rate(facts, side)
+    loops = [up for up in facts.script.above(side) if up in getattr(facts, "innermost", ())]
+    return bool(loops) and all(
+        b.value is not None and not b.path and facts.script.inside(b.node, loops[0]) and _reads(facts, b.value, target)
+        for b in facts.script.bindings_of(side)
+    )
+
+
+def _number_of(facts: ScriptFacts, node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the variable that ``node`` reads: that of ``float(lr)``, ``lr.numpy()`` and ``get_value(lr)``."""
+    if isinstance(node, cst.Call):
+        if not node.args and isinstance(node.func, cst.Attribute) and node.func.attr.value in _READ:
+            return _number_of(facts, node.func.value)
+        name = facts.script.name_of(node.func)
+        if len(node.args) == 1 and (name == "builtins.float" or name.endswith(".get_value")):
+            return _number_of(facts, node.args[0].value)
+    return node
 
 
 def _is_rate(facts: Facts, target: cst.CSTNode, written: Collection[cst.BaseExpression]) -> bool:
