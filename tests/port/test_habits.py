@@ -535,3 +535,28 @@ def test_what_a_loop_over_a_share_and_over_whole_data_adds_up_is_no_sum_over_the
     (tmp_path / "dist.py").write_text(port(script).text)
     shown, on_ranks = started(tmp_path, ["serial.py"]), started(tmp_path, ["dist.py"], ranks=2)
     assert shown == on_ranks
+
+
+EPOCHS = """
+for epoch in range(2):
+    total, seen = 0.0, 0
+    for a, b in train_loader:
+        opt.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(a), b)
+        loss.backward()
+        opt.step()
+        total, seen = total + loss.item() * len(a), seen + len(a)
+    if {}:
+        print(total / seen)
+"""
+SET = [
+    ("p = argparse.ArgumentParser()\nargs = p.parse_args()\nif fast: args.log = False\n", "args.log"),
+    ("p = argparse.ArgumentParser()\nargs = p.parse_args()\nif not fast: pass\nelse: args.log = None\n", "args.log"),
+    ("args = dict(a.split('=') for a in sys.argv[1:])\nif 'log' not in args: args['log'] = None\n", "args['log']"),
+]
+
+
+@pytest.mark.parametrize(("head", "test"), SET)
+def test_an_option_that_is_set_under_a_test_has_no_known_value(head, test):
+    head = f"import argparse, sys\nfrom elsewhere import fast\n{head}"
+    assert "    total, seen = dl.total(total, seen)" in port(TOP + head + EPOCHS.format(test)).text
