@@ -560,3 +560,28 @@ SET = [
 def test_an_option_that_is_set_under_a_test_has_no_known_value(head, test):
     head = f"import argparse, sys\nfrom elsewhere import fast\n{head}"
     assert "    total, seen = dl.total(total, seen)" in port(TOP + head + EPOCHS.format(test)).text
+
+
+def test_what_an_evaluation_draws_within_the_training_loop_is_averaged():
+    text = port(
+        TOP
+        + """
+def evaluate():
+    total = 0.0
+    with torch.no_grad():
+        for a, b in test_loader:
+            total += (model(a + torch.randn(a.shape)) - b).pow(2).mean().item()
+    return total
+best, late = 9.0, 0
+for i, (a, b) in enumerate(train_loader):
+    opt.zero_grad()
+    torch.nn.functional.mse_loss(model(a), b).backward()
+    opt.step()
+    if i % 4 == 0:
+        value = evaluate()
+        best, late = (value, 0) if value < best else (best, late + 1)
+        if late > 2:
+            break
+"""
+    ).text
+    assert "        total = dl.average(total)  # means over the ranks\n    return total" in text

@@ -389,7 +389,7 @@ class ControlFlow(ByKey):
                     self.lose_written(before, node.iter, _FEW)
                 if local and self.shards.parts and samples.goes_in_order(self, node.iter):
                     self._bend_written(before)
-                if node in self.shards.noisy and self.loop is None and self.state is not None:
+                if node in self.shards.noisy and not self.apart and self.state is not None:
                     self.averaged(node, before)
         self._otherwise(node)
 
