@@ -585,3 +585,30 @@ for i, (a, b) in enumerate(train_loader):
 """
     ).text
     assert "        total = dl.average(total)  # means over the ranks\n    return total" in text
+
+
+HOOKED = """
+class Ranker:
+    def __init__(self):
+        self.ranks, self.sum = {}, 0.0
+    def forward(self, x):
+        for layer in model:
+            x = layer(x)
+            x.register_hook(self.rank)
+        return x
+    def rank(self, grad):
+        self.ranks[0] = grad.mean(0)
+        self.sum += grad.norm().item()
+ranker = Ranker()
+for a, b in train_loader:
+    model.zero_grad()
+    ranker.forward(a).pow(2).mean().backward()
+print(ranker.sum)
+print(ranker.ranks[0])
+"""
+
+
+def test_what_a_hook_of_gradients_keeps_is_told_or_reduced():
+    found = port(TOP.replace("torch.nn.Linear(3, 1)", "torch.nn.Sequential(torch.nn.Linear(3, 1))") + EPOCHS + HOOKED)
+    assert "ranker.sum = dl.total(ranker.sum)" in found.text
+    assert [d.name for d in found.doubts] == ["unknown-placement"]

@@ -217,6 +217,7 @@ class Machine:
         ] = {}  # of each frame and object, the names under which it ever kept something
         self.playing = 0  # how deep in loops that play episodes
         self.hooks: dict[Any, None] = {}  # the functions that forward passes run
+        self.gradient_hooks: dict[Any, None] = {}  # those that backward passes run
         self.samples_in: dict[Any, str] = {}  # lists of the samples of this rank's part of a batch: see ``samples``
         self.at_first: set[cst.CSTNode] = set()  # tests of the first iteration, whose body is run before the loop
         self.in_unrolled: set[cst.CSTNode] = set()  # what loops evaluate entry by entry
