@@ -612,3 +612,13 @@ def test_what_a_hook_of_gradients_keeps_is_told_or_reduced():
     found = port(TOP.replace("torch.nn.Linear(3, 1)", "torch.nn.Sequential(torch.nn.Linear(3, 1))") + EPOCHS + HOOKED)
     assert "ranker.sum = dl.total(ranker.sum)" in found.text
     assert [d.name for d in found.doubts] == ["unknown-placement"]
+
+
+def test_a_result_that_each_iteration_sets_in_both_branches_weighs_no_later_loss():
+    loop = EPOCHS.replace(
+        "loss = ",
+        "if epoch: out = model(a)\n        else:\n            with torch.no_grad(): out = model(a)\n        loss = ",
+    )
+    loop = loop.replace("model(a), b)", "out, b)")
+    late = "for a, b in test_loader:\n    with torch.no_grad():\n        out = model(a)\n    print(out.mean())\n"
+    assert not port(TOP + loop.format("True") + late).doubts
