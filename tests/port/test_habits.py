@@ -622,3 +622,13 @@ def test_a_result_that_each_iteration_sets_in_both_branches_weighs_no_later_loss
     loop = loop.replace("model(a), b)", "out, b)")
     late = "for a, b in test_loader:\n    with torch.no_grad():\n        out = model(a)\n    print(out.mean())\n"
     assert not port(TOP + loop.format("True") + late).doubts
+
+
+def test_a_weight_follows_the_serial_steps_where_the_loss_is_evaluated_as_an_array_too():
+    head = "def criterion(out, beta):\n    return out.pow(2).mean() + beta * out.abs().mean()\ncount = 0\n"
+    loop = EPOCHS.replace("torch.nn.functional.mse_loss(model(a), b)", "criterion(model(a), min(0.2, 1.0 * count / 50))")
+    loop = loop.replace("        opt.step()\n", "        opt.step()\n        count += 1\n")
+    late = (
+        "for a, b in test_loader:\n    out = model(a)\n    print(criterion(out, 1.0))\n    out = out.detach().numpy()\n"
+    )
+    assert "1.0 * dl.serial_steps(count) / 50" in port(TOP + head + loop.format("True") + late).text
