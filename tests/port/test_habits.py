@@ -632,3 +632,26 @@ def test_a_weight_follows_the_serial_steps_where_the_loss_is_evaluated_as_an_arr
         "for a, b in test_loader:\n    out = model(a)\n    print(criterion(out, 1.0))\n    out = out.detach().numpy()\n"
     )
     assert "1.0 * dl.serial_steps(count) / 50" in port(TOP + head + loop.format("True") + late).text
+
+
+MASKED = """
+class Masked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mask = torch.nn.Linear(3, 1), None
+    def forward(self, x):
+        if self.mask is None or self.mask.size(0) != len(x):
+            device = x.device
+            mask = torch.triu(torch.ones(len(x), len(x)){}).to(device)
+            self.mask = mask
+        return self.mask @ self.layer(x)
+model = Masked()
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+
+
+@pytest.mark.parametrize(("of", "told"), [("", False), (" * x.mean()", True)])
+def test_what_a_model_keeps_of_a_batchs_shape_is_of_the_iteration(of, told):
+    found = port(TOP + MASKED.format(of) + EPOCHS.format("True"))
+    assert bool(found.doubts) is told
+    assert ("dl.total(total, seen)" in found.text) is not told
