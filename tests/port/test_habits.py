@@ -655,3 +655,27 @@ def test_what_a_model_keeps_of_a_batchs_shape_is_of_the_iteration(of, told):
     found = port(TOP + MASKED.format(of) + EPOCHS.format("True"))
     assert bool(found.doubts) is told
     assert ("dl.total(total, seen)" in found.text) is not told
+
+
+LISTED = """
+import numpy as np
+order = np.arange(48)
+def batches():
+    np.random.shuffle(order)
+    for i in range(6):
+        yield order[i * 8 : (i + 1) * 8]
+for epoch in range(2):
+    values = []
+    for at in list(batches()):
+        opt.zero_grad()
+        loss = model(x[torch.tensor(at)]).pow(2).mean()
+        loss.backward()
+        opt.step()
+        values.append(loss.item())
+    print(np.mean(values))
+"""
+
+
+@pytest.mark.parametrize(("batch", "how"), [("local", "gather"), ("global", "average")])
+def test_a_list_of_a_share_that_a_loop_goes_through_is_that_share(batch, how):
+    assert f"    values = dl.{how}(values)" in port(TOP + LISTED, Options(batch=batch)).text

@@ -600,6 +600,8 @@ class Containers(IterationNumbers):
         spread = [self.eval(arg.value) for arg in node.args if arg.star == "**"]
         if space and spread and not any(value.refs for value in spread):
             return Value(combine(value.place for value in spread))  # of a batch: an entry, as all in it
+        if row is Row.LIST and len(args) == 1 and args[0].place.kind is Kind.SHARD and self._is_gone_through(node):
+            return args[0]
         made = self.new(kinds[row], node, name="counter" if row is Row.COUNTER else "namespace" if space else "")
         if row is Row.COUNTER:
             self._by_default(made, node, args)
@@ -631,6 +633,14 @@ class Containers(IterationNumbers):
                 else:
                     self.put(made, key_of(name) if name != OTHERS else None, entry)
         return Value(refs=frozenset([made]), zero=not args or row is Row.COUNTER)
+
+    def _is_gone_through(self, node: cst.Call) -> bool:
+        """Tell whether a loop goes through what ``list`` makes, and nothing else has it: ``for x in list(loader)``."""
+        plain = self.script.name_of(node.func) in ("builtins.list", "builtins.tuple")
+        up: cst.CSTNode = self.script.parents[node]
+        while isinstance(up, (cst.Arg, cst.Call)):
+            up = self.script.parents[up]
+        return plain and isinstance(up, cst.For) and self.script.inside(node, up.iter)
 
     def _by_default(self, made: Obj, node: cst.Call, args: list[Value]) -> None:
         """Put what a defaultdict makes for a key that it lacks under its unknown keys."""
