@@ -209,6 +209,8 @@ def test_the_order_of_files_that_are_only_removed_is_nobodys():
 LISTED = """import os
 class Files(torch.utils.data.Dataset):
     def __init__(self, folder):
+        if not folder:
+            raise ValueError
         self.names = [n for n in os.listdir(folder) if n != "x"]
     def __getitem__(self, i):
         return self.names[i], {}

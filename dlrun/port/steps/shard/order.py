@@ -268,7 +268,7 @@ def _come_together(facts: ScriptFacts, node: cst.CSTNode, depth: int = _DEEP) ->
     plain = not any(isinstance(up, (*_BLOCKS, cst.BaseComp)) for up in inside) and function.asynchronous is None
     made = script.class_of(function) is None or function.name.value == "__init__"
     calls = facts.flow.callers(function) if depth and plain and made else []
-    leaves = [n for n in walk(function.body) if isinstance(n, (cst.Return, cst.Raise, cst.Yield))]
+    leaves = [n for n in walk(function.body) if isinstance(n, (cst.Return, cst.Yield))]
     early = any(script.order[n] < script.order[node] for n in leaves)
     return (
         bool(calls)
