@@ -626,7 +626,9 @@ def test_a_result_that_each_iteration_sets_in_both_branches_weighs_no_later_loss
 
 def test_a_weight_follows_the_serial_steps_where_the_loss_is_evaluated_as_an_array_too():
     head = "def criterion(out, beta):\n    return out.pow(2).mean() + beta * out.abs().mean()\ncount = 0\n"
-    loop = EPOCHS.replace("torch.nn.functional.mse_loss(model(a), b)", "criterion(model(a), min(0.2, 1.0 * count / 50))")
+    loop = EPOCHS.replace(
+        "torch.nn.functional.mse_loss(model(a), b)", "criterion(model(a), min(0.2, 1.0 * count / 50))"
+    )
     loop = loop.replace("        opt.step()\n", "        opt.step()\n        count += 1\n")
     late = (
         "for a, b in test_loader:\n    out = model(a)\n    print(criterion(out, 1.0))\n    out = out.detach().numpy()\n"
@@ -679,3 +681,28 @@ for epoch in range(2):
 @pytest.mark.parametrize(("batch", "how"), [("local", "gather"), ("global", "average")])
 def test_a_list_of_a_share_that_a_loop_goes_through_is_that_share(batch, how):
     assert f"    values = dl.{how}(values)" in port(TOP + LISTED, Options(batch=batch)).text
+
+
+KEYED = """
+from collections import Counter, defaultdict
+{}
+for v in sorted(a.flatten().tolist()):
+    {}
+print({})
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "line", "shown", "told"),
+    [
+        ("t = {}", "t[v] = 1", "t", True),
+        ("t = {}", "if v not in t: t[v] = []\n    t[v].append(1)", "[k for k in t]", True),
+        ("t = {}", "t.setdefault(int(v), []).append(1)", "sorted(t)", True),
+        ("t = defaultdict(list)", "t[v].append(1)", "list(t)", True),
+        ("t = {}", "t['last'] = 1", "t", False),
+        ("t = {}", "t[seen] = 1", "list(t)", False),
+    ],
+)
+def test_a_dict_that_is_filled_behind_the_loops_has_the_keys_of_a_rank(made, line, shown, told):
+    found = port(TOP + EPOCHS.format("True") + KEYED.format(made, line, shown))
+    assert [d.name for d in found.doubts] == ["unknown-placement"] * told
