@@ -563,3 +563,174 @@ def test_what_a_loop_over_a_share_and_over_whole_data_adds_up_is_no_sum_over_the
     (tmp_path / "dist.py").write_text(port(script).text)
     shown, on_ranks = started(tmp_path, ["serial.py"]), started(tmp_path, ["dist.py"], ranks=2)
     assert shown == on_ranks
+
+
+EPOCHS = """
+for epoch in range(2):
+    total, seen = 0.0, 0
+    for a, b in train_loader:
+        opt.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(a), b)
+        loss.backward()
+        opt.step()
+        total, seen = total + loss.item() * len(a), seen + len(a)
+    if {}:
+        print(total / seen)
+"""
+SET = [
+    ("p = argparse.ArgumentParser()\nargs = p.parse_args()\nif fast: args.log = False\n", "args.log"),
+    ("p = argparse.ArgumentParser()\nargs = p.parse_args()\nif not fast: pass\nelse: args.log = None\n", "args.log"),
+    ("args = dict(a.split('=') for a in sys.argv[1:])\nif 'log' not in args: args['log'] = None\n", "args['log']"),
+]
+
+
+@pytest.mark.parametrize(("head", "test"), SET)
+def test_an_option_that_is_set_under_a_test_has_no_known_value(head, test):
+    head = f"import argparse, sys\nfrom elsewhere import fast\n{head}"
+    assert "    total, seen = dl.total(total, seen)" in port(TOP + head + EPOCHS.format(test)).text
+
+
+def test_what_an_evaluation_draws_within_the_training_loop_is_averaged():
+    text = port(
+        TOP
+        + """
+def evaluate():
+    total = 0.0
+    with torch.no_grad():
+        for a, b in test_loader:
+            total += (model(a + torch.randn(a.shape)) - b).pow(2).mean().item()
+    return total
+best, late = 9.0, 0
+for i, (a, b) in enumerate(train_loader):
+    opt.zero_grad()
+    torch.nn.functional.mse_loss(model(a), b).backward()
+    opt.step()
+    if i % 4 == 0:
+        value = evaluate()
+        best, late = (value, 0) if value < best else (best, late + 1)
+        if late > 2:
+            break
+"""
+    ).text
+    assert "        total = dl.average(total)  # means over the ranks\n    return total" in text
+
+
+HOOKED = """
+class Ranker:
+    def __init__(self):
+        self.ranks, self.sum = {}, 0.0
+    def forward(self, x):
+        for layer in model:
+            x = layer(x)
+            x.register_hook(self.rank)
+        return x
+    def rank(self, grad):
+        self.ranks[0] = grad.mean(0)
+        self.sum += grad.norm().item()
+ranker = Ranker()
+for a, b in train_loader:
+    model.zero_grad()
+    ranker.forward(a).pow(2).mean().backward()
+print(ranker.sum)
+print(ranker.ranks[0])
+"""
+
+
+def test_what_a_hook_of_gradients_keeps_is_told_or_reduced():
+    found = port(TOP.replace("torch.nn.Linear(3, 1)", "torch.nn.Sequential(torch.nn.Linear(3, 1))") + EPOCHS + HOOKED)
+    assert "ranker.sum = dl.total(ranker.sum)" in found.text
+    assert [d.name for d in found.doubts] == ["unknown-placement"]
+
+
+def test_a_result_that_each_iteration_sets_in_both_branches_weighs_no_later_loss():
+    loop = EPOCHS.replace(
+        "loss = ",
+        "if epoch: out = model(a)\n        else:\n            with torch.no_grad(): out = model(a)\n        loss = ",
+    )
+    loop = loop.replace("model(a), b)", "out, b)")
+    late = "for a, b in test_loader:\n    with torch.no_grad():\n        out = model(a)\n    print(out.mean())\n"
+    assert not port(TOP + loop.format("True") + late).doubts
+
+
+def test_a_weight_follows_the_serial_steps_where_the_loss_is_evaluated_as_an_array_too():
+    head = "def criterion(out, beta):\n    return out.pow(2).mean() + beta * out.abs().mean()\ncount = 0\n"
+    loop = EPOCHS.replace(
+        "torch.nn.functional.mse_loss(model(a), b)", "criterion(model(a), min(0.2, 1.0 * count / 50))"
+    )
+    loop = loop.replace("        opt.step()\n", "        opt.step()\n        count += 1\n")
+    late = (
+        "for a, b in test_loader:\n    out = model(a)\n    print(criterion(out, 1.0))\n    out = out.detach().numpy()\n"
+    )
+    assert "1.0 * dl.serial_steps(count) / 50" in port(TOP + head + loop.format("True") + late).text
+
+
+MASKED = """
+class Masked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mask = torch.nn.Linear(3, 1), None
+    def forward(self, x):
+        if self.mask is None or self.mask.size(0) != len(x):
+            device = x.device
+            mask = torch.triu(torch.ones(len(x), len(x)){}).to(device)
+            self.mask = mask
+        return self.mask @ self.layer(x)
+model = Masked()
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+
+
+@pytest.mark.parametrize(("of", "told"), [("", False), (" * x.mean()", True)])
+def test_what_a_model_keeps_of_a_batchs_shape_is_of_the_iteration(of, told):
+    found = port(TOP + MASKED.format(of) + EPOCHS.format("True"))
+    assert bool(found.doubts) is told
+    assert ("dl.total(total, seen)" in found.text) is not told
+
+
+LISTED = """
+import numpy as np
+order = np.arange(48)
+def batches():
+    np.random.shuffle(order)
+    for i in range(6):
+        yield order[i * 8 : (i + 1) * 8]
+for epoch in range(2):
+    values = []
+    for at in list(batches()):
+        opt.zero_grad()
+        loss = model(x[torch.tensor(at)]).pow(2).mean()
+        loss.backward()
+        opt.step()
+        values.append(loss.item())
+    print(np.mean(values))
+"""
+
+
+@pytest.mark.parametrize(("batch", "how"), [("local", "gather"), ("global", "average")])
+def test_a_list_of_a_share_that_a_loop_goes_through_is_that_share(batch, how):
+    assert f"    values = dl.{how}(values)" in port(TOP + LISTED, Options(batch=batch)).text
+
+
+KEYED = """
+from collections import Counter, defaultdict
+{}
+for v in sorted(a.flatten().tolist()):
+    {}
+print({})
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "line", "shown", "told"),
+    [
+        ("t = {}", "t[v] = 1", "t", True),
+        ("t = {}", "if v not in t: t[v] = []\n    t[v].append(1)", "[k for k in t]", True),
+        ("t = {}", "t.setdefault(int(v), []).append(1)", "sorted(t)", True),
+        ("t = defaultdict(list)", "t[v].append(1)", "list(t)", True),
+        ("t = {}", "t['last'] = 1", "t", False),
+        ("t = {}", "t[seen] = 1", "list(t)", False),
+    ],
+)
+def test_a_dict_that_is_filled_behind_the_loops_has_the_keys_of_a_rank(made, line, shown, told):
+    found = port(TOP + EPOCHS.format("True") + KEYED.format(made, line, shown))
+    assert [d.name for d in found.doubts] == ["unknown-placement"] * told

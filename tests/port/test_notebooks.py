@@ -11,7 +11,7 @@ from running import ran, rounded
 from dlrun.cli.port import command
 from dlrun.errors import DlrunError
 from dlrun.port import port
-from dlrun.port.files import port_file, port_tree
+from dlrun.port.files import port_file, port_tree, read_and_port
 from dlrun.port.program.notebooks import of_converted, of_notebook
 
 START = """%matplotlib inline
@@ -197,3 +197,19 @@ for a, b in DataLoader(data, batch_size=8):
     assert "a.cuda(non_blocking=True), b.to(dl.current" in ported.text or "a.cuda(non_blocking=True)" in ported.text
     assert "async" not in ported.text and "a.cuda(async=True)" in ported.script_part.source
     assert [e.why for e in ported.edits if "3.7" in e.why] == ["`async` is a keyword since Python 3.7"] * 2
+
+
+def test_modules_of_old_are_read_as_scripts_are(tmp_path):
+    (tmp_path / "steps.py").write_text(
+        "def step(model, opt, a, b):\n    opt.zero_grad()\n"
+        "    (model(a.cuda(async=True)) - b).pow(2).mean().backward()\n    opt.step()\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nfrom torch.utils.data import DataLoader\nimport steps\nmodel = torch.nn.Linear(2, 1)\n"
+        "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for a, b in DataLoader(data, shuffle=True):\n    steps.step(model, opt, a, b)\n"
+    )
+    (module,) = read_and_port(script).modules
+    assert "a.cuda(non_blocking=True)" in module.text and "dl.gradients(opt)" in module.text
+    assert "a.cuda(async=True)" in module.source

@@ -201,9 +201,44 @@ def test_samples_in_memory_their_loaders_and_a_quotient_that_is_no_path_wait_for
 
 def test_the_order_of_files_that_are_only_removed_is_nobodys():
     removes = "import glob, os\nold = glob.glob('out/*')\nfor name in old:\n    os.remove(name)\n"
-    assert "order-differs" not in {doubt.name for doubt in port(removes + HEAD + LOOP).doubts}
+    assert "dl.broadcast(glob" not in port(removes + HEAD + LOOP).text
     kept = removes.replace("os.remove(name)", "names.append(name)")
-    assert "order-differs" in {doubt.name for doubt in port(kept + HEAD + LOOP).doubts}
+    assert "old = dl.broadcast(glob.glob('out/*'))" in port(kept + HEAD + LOOP).text
+
+
+LISTED = """import os
+class Files(torch.utils.data.Dataset):
+    def __init__(self, folder):
+        if not folder:
+            raise ValueError
+        self.names = [n for n in os.listdir(folder) if n != "x"]
+    def __getitem__(self, i):
+        return self.names[i], {}
+def main():
+    data = Files("data")
+    {}train({})
+def train(data):
+    for x, y in DataLoader(data, shuffle=True):
+        opt.zero_grad()
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("item", "head", "data", "told"),
+    [
+        ("i", "", "data", False),
+        ("i", "if late:\n        ", "Files('more')", True),
+        ("os.listdir(i)", "", "data", True),
+    ],
+)
+def test_all_ranks_take_rank_0s_order_of_a_folder_where_they_come_together(item, head, data, told):
+    found = port(HEAD + LISTED.format(item, head, data))
+    assert ("order-differs" in {doubt.name for doubt in found.doubts}) is told
+    assert ("for n in dl.broadcast(os.listdir(folder))" in found.text) is (not head)
 
 
 def test_what_makes_no_files_is_made_by_all_at_once() -> None:

@@ -315,7 +315,31 @@ def _is_carried(facts: Facts, node: cst.CSTNode, box: cst.BaseExpression, value:
         return False  # what it takes of each batch
     sure = isinstance(line, cst.Assign) and _runs_always(facts, line, around)
     anew = sure and not any(is_same(facts, n, box) for n in walk(line.value))  # type: ignore[attr-defined]
+    anew = anew or (isinstance(loop, (cst.For, cst.While)) and _is_set_first(facts, loop.body, box) is True)
     return not anew or loop is None
+
+
+def _is_set_first(facts: Facts, node: cst.CSTNode | None, box: cst.BaseExpression) -> bool | None:
+    """Tell whether ``node`` is sure to set ``box`` before it reads it, in both branches of a test; None of neither."""
+
+    def reads(part: cst.CSTNode) -> bool:
+        return any(is_same(facts, n, box) for n in walk(part) if isinstance(n, (cst.Name, cst.Attribute)))
+
+    match node:
+        case cst.IndentedBlock(body=lines) | cst.SimpleStatementLine(body=lines) | cst.SimpleStatementSuite(body=lines):
+            return next((found for n in lines if (found := _is_set_first(facts, n, box)) is not None), None)
+        case cst.Else(body=body):
+            return _is_set_first(facts, body, box)
+        case cst.With(items=items, body=body):
+            return False if any(map(reads, items)) else _is_set_first(facts, body, box)
+        case cst.If(test=test, body=body, orelse=orelse):
+            ways = {_is_set_first(facts, body, box), _is_set_first(facts, orelse, box)}
+            return False if reads(test) or len(ways) > 1 else ways.pop()
+        case cst.Assign(targets=[cst.AssignTarget(target=target)], value=value) if is_same(facts, target, box):
+            return not reads(value)
+        case None:
+            return None
+    return False if reads(node) else None
 
 
 def _runs_always(facts: Facts, line: cst.CSTNode, around: cst.CSTNode | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -109,7 +109,31 @@ def merge(a: State | None, b: State | None) -> State | None:
     for location, value in b.items():
         known = out.get(location)
         if known is not value:
-            out[location] = value if known is None else join(known, value)
+            out[location] = _given(location, value, a) if known is None else join(known, value)
+    return _only_of(out, a, b)
+
+
+def _given(location: Location, value: Value, other: State) -> Value:
+    """Return what ``location`` holds that one of two ways has written, and ``other`` has not.
+
+    Something of a library's had it before: ``if not torch.cuda.is_available(): args.amp = False`` leaves ``args.amp``
+    what the command line says elsewhere. So had a dict whose keys are not known.
+    """
+    owner, name = location
+    if value.const is NOTHING or not isinstance(owner, Obj):
+        return value
+    if owner.kind == "foreign" and name.isidentifier():
+        return replace(value, const=NOTHING)
+    rest = other.get((owner, REST)) if owner.kind == "dict" and name.startswith("[") and name != GROWN else None
+    return value if rest is None else join(rest, value)
+
+
+def _only_of(out: State, a: State, b: State) -> State:
+    """Return what two ways leave, with what the first one alone has written as ``_given``."""
+    if a.keys() <= b.keys():
+        return out
+    for location in a.keys() - b.keys():
+        out[location] = _given(location, a[location], b)
     return out
 
 
@@ -121,8 +145,8 @@ def merge_diverged(a: State | None, b: State | None, test: cst.CSTNode, drawn: b
     for location, value in b.items():
         known = out.get(location)
         if known is not value:
-            out[location] = value if known is None else diverged(known, value, test, drawn)
-    return out
+            out[location] = _given(location, value, a) if known is None else diverged(known, value, test, drawn)
+    return _only_of(out, a, b)
 
 
 def set_by_clock(out: State | None, a: State | None, b: State | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from dlrun.port.program.script import Local
 IMPORTERS = ("import_module", "__import__", "run_module")  # by a text
 _MOST_FILES = 300
 _MOST_BYTES = 1_000_000  # of one file: what is larger holds tables, not code
+_ASYNC = re.compile(rb"\basync(\s*=)(?!=)")  # an argument's name once: see ``reading``
 _ROOT = ("setup.py", "pyproject.toml", ".git")  # one of these marks the root of a project
 # What a script calls by these names is the library, also in an example that lies in the library's own project.
 LIBRARIES = {
@@ -190,12 +192,14 @@ def _is_installed_from(folder: Path, name: str) -> bool:
 
 
 def _parsed(source: bytes) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    for text in (source, _ASYNC.sub(rb"non_blocking\1", source)):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return None
 
 
 def _read(name: str, file: Path, folder: Path) -> _File | None:

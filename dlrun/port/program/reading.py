@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import libcst as cst
@@ -47,8 +48,13 @@ def read(source: str | bytes, name: str, path: Path | None = None) -> Script:
     try:
         text = source.encode() if isinstance(source, str) else source
         home = home_of(path, text) if path is not None else Home(Path())
-        script = Script(source, name, local.modules(path, text, home) if path is not None else (), home)
+        found = local.modules(path, text, home) if path is not None else ()
+        modules = [replace(module, source=_as_bytes(_readable(module.source))) for module in found]
+        script = Script(source, name, modules, home)
         _compiles(source, name)
+        old = {new.file: was.source for was, new in zip(found, modules, strict=True) if new.source is not was.source}
+        for tree in (tree for tree, file in script.files.items() if tree is not script.module and file in old):
+            script.texts[tree] = _decoded(old[script.files[tree]])
         if source is not before:  # what it was read from is what was there
             script.texts[script.module] = _decoded(before)
         return script
@@ -76,6 +82,10 @@ def _readable(source: str | bytes) -> str | bytes:
     if anew == text:
         return source
     return anew if isinstance(source, str) else anew.encode(_coding(source))
+
+
+def _as_bytes(source: str | bytes) -> bytes:
+    return source if isinstance(source, bytes) else source.encode()
 
 
 def _decoded(source: str | bytes) -> str:

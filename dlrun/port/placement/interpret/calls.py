@@ -203,18 +203,19 @@ class Calls(Libraries):
             return Value(refs=frozenset([self.new("foreign", node, "unknown")]))
         return Value(place)
 
-    def _run_hooks(self, node: cst.Call) -> None:
-        """Run the functions that are hooked to modules, as a forward pass does."""
-        hooks, self.hooks = self.hooks, {}  # they may run modules, too
+    def run_hooks(self, kind: str, node: cst.Call) -> None:
+        """Run the functions that are hooked to modules, as a forward pass does, or to what has gradients."""
+        hooks = getattr(self, kind)
+        setattr(self, kind, {})  # they may run modules, too
         for ref in hooks:
             function = ref.function if isinstance(ref, Bound) else ref
             taken = len(function.node.params.params) - isinstance(ref, Bound)
             self._call_ref(ref, [Value(ENTRY)] * taken, {}, node)
-        self.hooks = hooks
+        setattr(self, kind, hooks)
 
     def _call_ref(self, ref: object, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
         if self.hooks and self.loop is not None and isinstance(ref, Obj) and self.shards.kind(node.func) == "module":
-            self._run_hooks(node)
+            self.run_hooks("hooks", node)
         if isinstance(ref, Function):
             return self.run_function(ref, args, keywords, node)
         if isinstance(ref, Bound):

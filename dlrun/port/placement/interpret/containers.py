@@ -327,8 +327,8 @@ class Containers(IterationNumbers):
         rest = [v for k in (REST, GROWN) if (v := (self.state or {}).get((ref, k))) is not None]
         self.use(*rest)  # its keys are those of all ranks where it is made serial
         lost = [v.place for v in rest if v.place.kind is Kind.UNKNOWN]
-        if lost:
-            return lost[0]
+        if lost or ref in self.keyed_behind:
+            return lost[0] if lost else self.keyed_behind[ref]
         return ENTRY if ref in self.keyed_apart or any(v.place.kind is Kind.RUN for v in rest) else SAME
 
     def _paired(self, ref: Obj, node: cst.CSTNode) -> Value:
@@ -472,6 +472,7 @@ class Containers(IterationNumbers):
     def set_default(self, ref: Obj, args: list[Value], node: cst.CSTNode) -> Value:
         """Return what a dict holds under a key, put there where it is not: ``setdefault(key, [])``."""
         key = key_of(args[0].const) if args else None
+        self.note_key(ref, node, *args[:1])
         found = self.entry_in(ref, key, Value(refs=frozenset([ref])))
         if key is None and len(args) > 1 and self.loop is not None and self.are_zeros(args[1]):
             args = [args[0], Value(zero=True)]  # the array of a key is a sum as a number would be
@@ -492,6 +493,13 @@ class Containers(IterationNumbers):
             self.put(ref, key, held)
             return made if made.refs else held
         return found
+
+    def note_key(self, ref: Obj, node: cst.CSTNode, *keys: Value) -> None:
+        """Note that what is kept behind the loops in a dict goes by numbers of this rank's: others have other keys."""
+        places = [self.content(key) for key in keys if self.loop is None and ref.kind == "dict"]
+        for place in (p for p in places if not p.uniform and p.kind not in (Kind.CLOCK, Kind.SHARD)):
+            lost = place if place.kind is Kind.UNKNOWN else unknown(node, "its keys are of this rank's samples")
+            self.keyed_behind[ref] = lost
 
     def kept_apart(self, given: Value, node: cst.CSTNode, key: str | None) -> Value:
         """Return what is kept for a key of a container or object that ``node`` makes: one for each, and the first."""
@@ -600,7 +608,10 @@ class Containers(IterationNumbers):
         spread = [self.eval(arg.value) for arg in node.args if arg.star == "**"]
         if space and spread and not any(value.refs for value in spread):
             return Value(combine(value.place for value in spread))  # of a batch: an entry, as all in it
+        if row is Row.LIST and len(args) == 1 and args[0].place.kind is Kind.SHARD and self._is_gone_through(node):
+            return args[0]
         made = self.new(kinds[row], node, name="counter" if row is Row.COUNTER else "namespace" if space else "")
+        self.note_key(made, node, *args)
         if row is Row.COUNTER:
             self._by_default(made, node, args)
         if row is Row.COUNTER and args and self.shards.parts and samples.copied(self, args[0], node, row):
@@ -631,6 +642,14 @@ class Containers(IterationNumbers):
                 else:
                     self.put(made, key_of(name) if name != OTHERS else None, entry)
         return Value(refs=frozenset([made]), zero=not args or row is Row.COUNTER)
+
+    def _is_gone_through(self, node: cst.Call) -> bool:
+        """Tell whether a loop goes through what ``list`` makes, and nothing else has it: ``for x in list(loader)``."""
+        plain = self.script.name_of(node.func) in ("builtins.list", "builtins.tuple")
+        up: cst.CSTNode = self.script.parents[node]
+        while isinstance(up, (cst.Arg, cst.Call)):
+            up = self.script.parents[up]
+        return plain and isinstance(up, cst.For) and self.script.inside(node, up.iter)
 
     def _by_default(self, made: Obj, node: cst.Call, args: list[Value]) -> None:
         """Put what a defaultdict makes for a key that it lacks under its unknown keys."""

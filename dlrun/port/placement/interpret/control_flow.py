@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from dlrun.port.placement.interpret import samples, whole
+from dlrun.port.placement.interpret import remembered, samples, whole
 from dlrun.port.placement.interpret.by_key import ByKey
 from dlrun.port.placement.interpret.containers import CONTAINERS
 from dlrun.port.placement.interpret.machine import Flows, Tested
@@ -81,6 +81,9 @@ class ControlFlow(ByKey):
             return
         test = self.of_serial_number(node, self.eval(node.test))
         if self.runs_by_key(node):
+            return
+        if self.loop is not None and remembered.by_shape(self, node):
+            self.block(node.body)
             return
         self.tested(node)
         if test.const is not NOTHING and not isinstance(test.const, (str, bytes)):
@@ -389,7 +392,7 @@ class ControlFlow(ByKey):
                     self.lose_written(before, node.iter, _FEW)
                 if local and self.shards.parts and samples.goes_in_order(self, node.iter):
                     self._bend_written(before)
-                if node in self.shards.noisy and self.loop is None and self.state is not None:
+                if node in self.shards.noisy and not self.apart and self.state is not None:
                     self.averaged(node, before)
         self._otherwise(node)
 

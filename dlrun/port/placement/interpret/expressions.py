@@ -50,6 +50,10 @@ GOES_THROUGH = "it goes through a share of the batches; what a for loop leaves i
 class Expressions(Machine):
     """Evaluates expressions; each method returns the value of one kind of node."""
 
+    def note_key(self, ref: Obj, node: cst.CSTNode, *keys: Value) -> None:
+        """Note the keys of what is kept in a dict; see ``containers``."""
+        raise NotImplementedError
+
     def eval(self, node: cst.BaseExpression) -> Value:
         """Return what ``node`` is, and note it."""
         self.spend(node)
@@ -391,6 +395,8 @@ class Expressions(Machine):
         key = key_of(key_in(index))
         for ref in owner.refs:
             if isinstance(ref, Obj) and (index.name != "slice" or (key is not None and ref.kind == "dict")):
+                if ref in self.anew:
+                    self.note_key(ref, ref.site, index)
                 found = join(found, self.entry_in(ref, key, owner))
         if found is None:
             place = self.content(owner)

@@ -49,7 +49,12 @@ class Given(Protocols):
         argument = Value(ENTRY if self.loop else SAME, refs=objects)
         for ref in functions:
             if isinstance(ref, Bound):
-                self.run_function(ref.function, [], {}, node, ref.receiver)
+                bound = ref.receiver is not ANY
+                taken = {name for name, _ in ref.named}
+                asked = [p for p in ref.function.node.params.params[bound + len(ref.given) :] if p.default is None]
+                more = [argument for p in asked if p.name.value not in taken]
+                receiver = ref.receiver if bound else None
+                self.run_function(ref.function, [*ref.given, *more], dict(ref.named), node, receiver)
             elif objects or isinstance(ref.node, cst.FunctionDef):
                 self.run_function(ref, [argument] * len(ref.node.params.params), {}, node)
 

@@ -109,6 +109,10 @@ class Libraries(Given):
         """Run what of the program ``fit()`` runs; see ``callbacks``."""
         raise NotImplementedError
 
+    def run_hooks(self, kind: str, node: cst.Call) -> None:
+        """Run the functions that are hooked to modules; see ``calls``."""
+        raise NotImplementedError
+
     # -- functions and methods of libraries ------------------------------------------------------------------------
 
     def _function(self, name: str, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:
@@ -608,8 +612,11 @@ class Libraries(Given):
             self.losses[node] = self.content(receiver)
         if name == "backward" and not args:
             self._is_number(node)
+        if name == "backward" and self.loop is not None:
+            self.run_hooks("gradient_hooks", node)
         if name.startswith("register_") and name.endswith("hook"):
-            self.hooks.update(dict.fromkeys(r for g in given for r in g.refs if isinstance(r, (Function, Bound))))
+            hooks = self.hooks if "forward" in name else self.gradient_hooks
+            hooks.update(dict.fromkeys(r for g in given for r in g.refs if isinstance(r, (Function, Bound))))
             return True
         if name == "gradient" and len(args) > 1:
             self.trained |= {

@@ -217,6 +217,7 @@ class Machine:
         ] = {}  # of each frame and object, the names under which it ever kept something
         self.playing = 0  # how deep in loops that play episodes
         self.hooks: dict[Any, None] = {}  # the functions that forward passes run
+        self.gradient_hooks: dict[Any, None] = {}  # those that backward passes run
         self.samples_in: dict[Any, str] = {}  # lists of the samples of this rank's part of a batch: see ``samples``
         self.at_first: set[cst.CSTNode] = set()  # tests of the first iteration, whose body is run before the loop
         self.in_unrolled: set[cst.CSTNode] = set()  # what loops evaluate entry by entry
@@ -227,6 +228,7 @@ class Machine:
         self.looping = 0  # how deep in loops and comprehensions
         self.loops: list[cst.CSTNode] = []  # those that it is in, but for a loop over a shard
         self.keyed_apart: set[Obj] = set()  # dicts whose keys are of this rank's samples
+        self.keyed_behind: dict[Obj, Place] = {}  # likewise of those that are filled behind the loops
         self.data_of: dict[Obj, frozenset[Any]] = {}  # the program's data set that a loader was made of
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
         self.anew: dict[Obj, dict[Obj, list[tuple[str, Value]]]] = {}  # what defaultdicts make, and what that holds
@@ -533,7 +535,8 @@ class Machine:
             beside = [v for v, p in zip(held, places, strict=True) if p.kind is Kind.SAME and _may_be_shown(v)]
             if beside and counted:
                 return MIXED  # counts beside serial numbers
-        return self._beside(held, combine([value.place, *(flat(v) for v in self.held(value))]))
+        keys = [self.keyed_behind[r] for r in value.refs if r in self.keyed_behind and self.loop is None]
+        return self._beside(held, combine([value.place, *keys, *(flat(v) for v in self.held(value))]))
 
     def _beside(self, held: list[Value], place: Place) -> Place:
         """Return the placement of what holds ``held`` and is placed so; sums of parts beside serial numbers are bent.

@@ -370,6 +370,7 @@ class Statements(Loops):
                 self.store_entry(ref, None, index, self.entries(value), target)
             else:
                 named = self.from_end(ref, key)
+                self.note_key(ref, target, index)
                 value = self._guarded((ref, named or REST), value, source)
                 self.store_entry(ref, named, index, value, target)
 

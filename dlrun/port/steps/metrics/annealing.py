@@ -213,7 +213,7 @@ def picks(facts: ScriptFacts, read: cst.CSTNode) -> bool:
 
 def weights(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what is set beside parts of each batch's loss: what multiplies or divides these, and margins."""
-    shown = Reaches(facts.flow, _is_number)
+    shown = Reaches(facts.flow, lambda n: _is_number(n) and each_update(facts, n, which=any, often=True))
     for node in facts.script.nodes:
         sides: list[tuple[cst.BaseExpression, cst.BaseExpression]] = []
         match node:

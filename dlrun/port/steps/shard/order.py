@@ -11,9 +11,11 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, calls_method, dotted, walk
-from dlrun.port.steps.output.downloads import sorts_out
+from dlrun.port.steps.output import unseen_files
+from dlrun.port.steps.output.downloads import sorts_out, turns
 
 _LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob", "os.walk")
+_LISTED = ("os.listdir", "glob.glob")  # of these that return lists
 _REMOVES = ("os.remove", "os.unlink", "shutil.rmtree")
 _SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max", "builtins.min", "builtins.set")
 _SPLITS = (
@@ -54,7 +56,15 @@ def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
             yield Doubt(
                 call, why, "high", "pass random_state=0, or call numpy.random.seed() first", name="order-differs"
             )
-        elif name in _LISTS and "listing" not in kinds and not (_sorted(facts, call) or _is_removed(facts, call)):
+        elif name not in _LISTS or _sorted(facts, call) or _is_removed(facts, call):
+            continue
+        elif name != "os.scandir" and _come_together(facts, call):
+            yield Edit(
+                call,
+                "nodes may list files in different orders: all ranks take rank 0's",
+                partial(_same, facts.alias, name in _LISTED),
+            )
+        elif "listing" not in kinds:
             kinds.add("listing")
             yield Doubt(
                 call,
@@ -241,6 +251,39 @@ def _meet(facts: ScriptFacts, call: cst.CSTNode) -> bool:
     once = all(script.inside(call, comp.for_in.iter) for comp in comprehensions)
     met = facts.guard is None or facts.guard in above
     return met and once and not blocks and script.tree_of(call) is script.module and not before_init(facts, call)
+
+
+def _come_together(facts: ScriptFacts, node: cst.CSTNode, depth: int = _DEEP) -> bool:
+    """Tell whether all ranks come to ``node`` together: where they meet, or in a function that is only called there.
+
+    Not below a test, or in a loop: how often each rank comes there is not known here.
+    """
+    script = facts.script
+    function = script.function_of(node)
+    if not isinstance(function, cst.FunctionDef):
+        return _meet(facts, node)
+    inside = [up for up in script.above(node) if script.inside(up, function.body)]
+    inside = [up for up in inside if not (isinstance(up, cst.For) and script.inside(node, up.iter))]
+    inside = [up for up in inside if not (isinstance(up, cst.BaseComp) and script.inside(node, up.for_in.iter))]
+    plain = not any(isinstance(up, (*_BLOCKS, cst.BaseComp)) for up in inside) and function.asynchronous is None
+    made = script.class_of(function) is None or function.name.value == "__init__"
+    calls = facts.flow.callers(function) if depth and plain and made else []
+    leaves = [n for n in walk(function.body) if isinstance(n, (cst.Return, cst.Yield))]
+    early = any(script.order[n] < script.order[node] for n in leaves)
+    return (
+        bool(calls)
+        and not early
+        and function not in turns(facts)
+        and not any(_runs_in_turn(facts, call) for call in calls)
+        and all(_come_together(facts, call, depth - 1) for call in calls)
+    )
+
+
+def _runs_in_turn(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether rank 0 makes ``call`` first, and the others when it is done: it may make what they find."""
+    name = facts.script.name_of(call.func)
+    asked = (unseen_files.unpacks, unseen_files.prepares, unseen_files.may_make, unseen_files.saves)
+    return any(made(facts, call, name) for made in asked)
 
 
 def _is_ordered(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
