@@ -127,6 +127,47 @@ for epoch in range(3):
     assert "if i % dl.steps(10) == 0:\n            print(dl.serial_steps(i), dl.average(loss))" in text
 
 
+def test_a_keras_loop_counts_the_batches_of_epochs_before_as_all_ranks_make_them():
+    text = port("""import keras
+model = keras.Sequential()
+model.compile("adam", "mse")
+batches = len(x) // 32
+for epoch in range(3):
+    for i in range(batches):
+        loss = model.train_on_batch(x[i * 32 : i * 32 + 32], y[i * 32 : i * 32 + 32])
+        done = epoch * batches + i
+        if done >= 100:
+            break
+        if (done + 1) % 10 == 0:
+            print(done, loss)
+""").text
+    assert "done = epoch * dl.steps(batches) + i\n        if done >= dl.steps(100):" in text
+    assert "if (done + 1) % dl.steps(10) == 0:\n            print(dl.serial_steps(done + 1) - 1, " in text
+
+
+def test_a_number_that_counts_steps_in_one_loop_may_be_a_position_in_the_next():
+    text = port("""import numpy as np, tensorflow as tf
+x = tf.placeholder(tf.float32, [None, 2])
+loss = tf.reduce_mean(tf.layers.dense(x, 1))
+train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+rows = np.ones((64, 2))
+batches = len(rows) / 8
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(int(batches)):
+        begin = i * 8
+        _, value = sess.run([train, loss], {x: rows[begin : begin + 8]})
+        if i % 2 == 0:
+            print(i, value)
+    for i in range(int(batches)):
+        begin = i * 8
+        part = rows[begin : begin + 8]
+        sess.run(train, {x: part})
+""").text
+    assert "for i, own_i in dl.turns(range(int(batches))):\n        begin = own_i * 8" in text
+    assert "for i in dl.shard(range(int(batches))):\n        begin = i * 8" in text
+
+
 @pytest.mark.parametrize("end", ["min(len(x), (i + 1) * 8)", "np.min([len(x), (i + 1) * 8])", "ends_at(i)"])
 def test_the_end_of_a_batch_moves_with_its_begin_whatever_computes_it(end):
     text = port(f"""import numpy as np, torch
