@@ -87,6 +87,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         )
     if facts.options.batch == "global":
         yield from keras_doubts.normalizing(facts)
+        yield from keras_doubts.of_parts(facts)
     for arg in facts.stateful[:1]:
         yield Doubt(
             arg,

@@ -309,7 +309,7 @@ def _is_given(facts: Facts, node: cst.CSTNode, returned: Collection[cst.CSTNode]
     return called and any(n in returned for n in facts.flow.through(node))
 
 
-def batches_before(facts: Facts, node: cst.BaseExpression) -> cst.BaseExpression | None:
+def batches_before(facts: ScriptFacts, node: cst.BaseExpression) -> cst.BaseExpression | None:
     """Return the batches of an epoch in ``node``, where that counts those of all epochs before: ``epoch * batches``."""
     if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
         return None

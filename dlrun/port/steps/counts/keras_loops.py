@@ -62,7 +62,7 @@ def trains(facts: KerasFacts, loop: cst.For | cst.While) -> int:
 
 
 def before(facts: KerasFacts, loops: Collection[cst.For], divided: Set[cst.CSTNode]) -> Iterator[Edit]:
-    """Divide the batches of an epoch in counts over all epochs, ``epoch * batches + i`` of ``for i in`` one of ``loops``.
+    """Divide the batches of an epoch in counts over all epochs: ``epoch * batches + i``, i the number of ``loops``.
 
     Not where they are made of what is ``divided`` already.
     """
