@@ -168,7 +168,27 @@ with tf.Session() as sess:
     assert "for i in dl.shard(range(int(batches))):\n        begin = i * 8" in text
 
 
-@pytest.mark.parametrize("end", ["min(len(x), (i + 1) * 8)", "np.min([len(x), (i + 1) * 8])", "ends_at(i)"])
+def test_a_state_that_a_session_feeds_back_under_another_name_is_carried():
+    text = """import numpy as np, tensorflow as tf
+x, h = tf.placeholder(tf.float32, [1, None, 2]), tf.placeholder(tf.float32, [1, 4])
+out, last = tf.nn.dynamic_rnn(tf.nn.rnn_cell.GRUCell(4), x, initial_state=h)
+loss = tf.reduce_mean(out)
+train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+rows = np.ones((64, 2))
+sess = tf.Session()
+state = np.zeros((1, 4))
+for at in range(0, rows.shape[0], 8):
+    _, new = sess.run([train, last], {x: rows[None, at : at + 8], h: state})
+    state = new
+"""
+    assert "rows = dl.stretch(rows)  # a stream" in port(text).text
+    assert "dl.shard(range(0, rows.shape[0], 8))" in port(text.replace("    state = new\n", "")).text
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["min(len(x), (i + 1) * 8)", "np.min([len(x), (i + 1) * 8])", "min((i + 1) * 8, x.shape[0])", "ends_at(i)"],
+)
 def test_the_end_of_a_batch_moves_with_its_begin_whatever_computes_it(end):
     text = port(f"""import numpy as np, torch
 model = torch.nn.Linear(2, 1)
