@@ -384,3 +384,37 @@ def test_a_weight_that_moves_by_means_of_the_parts_is_the_serial_one(moves, told
 
 
 NUMPY = "import numpy as np\n"
+
+
+ASKED = """
+import tensorflow as tf
+
+class Model(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        self.balance, self.base = 1.0, 0.1
+        self.opt = tf.keras.optimizers.Adam({rate})
+
+    def rate(self):
+        return self.base * self.balance
+
+    def fixed(self):
+        return self.base / 2
+
+    def train(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.net(x) - y) ** 2)
+        self.balance = tf.sigmoid(loss)
+        self.opt.apply_gradients(zip(tape.gradient(loss, self.net.variables), self.net.variables))
+
+model = Model()
+for x, y in tf.data.Dataset.from_tensor_slices((xs, ys)).batch(8):
+    model.train(x, y)
+"""
+
+
+def test_a_rate_that_a_function_makes_of_local_numbers_is_told() -> None:
+    for rate, told in (("self.rate", 1), ("lambda: self.balance * 2", 1), ("self.fixed", 0)):
+        doubts = port(ASKED.replace("{rate}", rate)).doubts
+        assert len([doubt for doubt in doubts if doubt.name == "ranks-diverge"]) == told
