@@ -418,3 +418,30 @@ def test_a_rate_that_a_function_makes_of_local_numbers_is_told() -> None:
     for rate, told in (("self.rate", 1), ("lambda: self.balance * 2", 1), ("self.fixed", 0)):
         doubts = port(ASKED.replace("{rate}", rate)).doubts
         assert len([doubt for doubt in doubts if doubt.name == "ranks-diverge"]) == told
+
+
+BUILT = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+class Net:
+    def __init__(self, activation=tf.nn.relu):
+        self.x = tf.placeholder(tf.float32, [None, 3])
+        self.out = tf.layers.dense(self.x, 4)
+        for i in range(2):
+            self.out = activation(self.out * 2)
+        self.loss = tf.reduce_mean(self.out)
+        self.train = tf.train.GradientDescentOptimizer(0.1).minimize(self.loss)
+        self.sess = tf.Session()
+        self.sess.run(tf.global_variables_initializer())
+    def fit(self, rows):
+        for i in range(0, 64, 8):
+            self.sess.run(self.train, {self.x: rows[i : i + 8]})
+
+for fold in range(3):
+    Net().fit(np.ones((64, 3)) * fold)
+"""
+
+
+def test_an_attribute_that_holds_parts_of_a_graph_is_no_state() -> None:
+    assert not [doubt for doubt in port(BUILT).doubts if "moves with" in doubt.why]
