@@ -206,6 +206,10 @@ class Huber(keras.losses.Loss):
         off = tf.abs(y - p)
         return tf.reduce_mean(tf.where(off < 1.0, 0.5 * off * off, off - 0.5))
 
+class Pair:
+    def distance(self, y, p):
+        return K.sum(K.abs(y - p))
+
 model = keras.Sequential([keras.layers.Dense(1)])
 model.compile("sgd", {given})
 model.fit(x, y, batch_size=32)
@@ -222,6 +226,7 @@ model.fit(x, y, batch_size=32)
         ("loss=total", ["loss-scale"]),
         ("loss=[by_count, focal(2.0)], metrics=[distance]", []),
         ("loss=Huber()", []),
+        ("loss=Pair().distance", ["loss-scale"]),
     ],
 )
 def test_losses_and_metrics_of_fit_that_are_no_means_over_the_samples_are_told_with_the_global_batch(given, told):

@@ -384,3 +384,28 @@ def test_what_is_kept_beside_a_sample_under_its_number_leaves_it_a_sample():
     turn = "seen[i] = trainer.update(0, i)\n        print(seen[i])\n"
     loop = f"seen = [0] * 64\nfor epoch in range(3):\n    for i in range(64):\n        {turn}"
     assert "trainer.update(0, own_i)" in port(KEPT.replace("for step in range(100):\n", loop)).text
+
+
+def test_a_bound_that_counts_raise_begins_at_local_steps():
+    text = port("""import torch
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+best, done, epoch, batches = 9.0, False, 0, 13
+patience = 100
+while epoch < 20 and not done:
+    epoch += 1
+    for i in range(batches):
+        step = (epoch - 1) * batches + i
+        model(x[i * 8 : i * 8 + 8]).mean().backward()
+        opt.step()
+        if (step + 1) % 13 == 0:
+            score = model(x).mean().item()
+            if score < best:
+                best = score
+                patience = max(patience, step * 2)
+        if patience <= step:
+            done = True
+            break
+""").text
+    assert "patience = dl.steps(100)\n" in text and "if patience <= step:" in text
+    assert "patience = max(patience, step * 2)" in text

@@ -133,6 +133,8 @@ def _own_functions(facts: KerasFacts, value: cst.BaseExpression) -> Iterator[cst
             ends: list[cst.CSTNode | None] = [made]
             if isinstance(made, (cst.List, cst.Tuple, cst.Dict)):
                 todo += [e.value for e in made.elements if isinstance(e, (cst.Element, cst.DictElement))]
+            elif isinstance(made, cst.Attribute):
+                ends += [flow.method(cls, made.attr.value) for cls in flow.classes(made.value)]  # self.distance
             elif isinstance(made, cst.Call):
                 ends = [end for target in flow.targets(made) for end in flow.returns(target)]
                 ends += [flow.method(cls, "call") for cls in flow.classes(made)]
