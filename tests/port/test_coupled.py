@@ -167,3 +167,70 @@ for i, (views, y) in enumerate(DataLoader(data, 8, shuffle=True)):
     ported = port(script, Options(batch="global"))
     assert ("dl.average(loss.item())" in ported.text) is not told
     assert ("coupled-samples" in [d.name for d in ported.doubts]) is told
+
+
+FITTED = """
+import tensorflow as tf
+from tensorflow import keras
+from tensorflow.keras import backend as K
+
+def dice(y, p):
+    a, b = K.flatten(y), K.flatten(p)
+    return (2.0 * K.sum(a * b) + 1) / (K.sum(a) + K.sum(b) + 1)
+
+def dice_loss(y, p):
+    return 1 - dice(y, p)
+
+def halves(y, p):
+    return K.mean(p[:16]) - K.mean(p[16:])
+
+def root(y, p):
+    return K.sqrt(K.mean(K.square(y - p)))
+
+def total(y, p):
+    return K.sum(K.square(y - p))
+
+def by_count(y, p):
+    return K.sum(K.square(y - p)) / K.cast(K.shape(y)[0], "float32")
+
+def distance(y, p):
+    return K.mean(K.sqrt(K.sum(K.square(y - p), axis=-1)))
+
+def focal(gamma):
+    def loss(y, p):
+        return -K.mean(K.pow(1.0 - p, gamma) * K.log(p + 1e-7))
+    return loss
+
+class Huber(keras.losses.Loss):
+    def call(self, y, p):
+        off = tf.abs(y - p)
+        return tf.reduce_mean(tf.where(off < 1.0, 0.5 * off * off, off - 0.5))
+
+class Pair:
+    def distance(self, y, p):
+        return K.sum(K.abs(y - p))
+
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", {given})
+model.fit(x, y, batch_size=32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("loss=dice_loss", ["coupled-samples"]),
+        ("loss={'mask': dice_loss, 'kind': 'mse'}", ["coupled-samples"]),
+        ("loss=halves", ["coupled-samples"]),
+        ("loss=root, metrics=['mae', dice]", ["coupled-samples", "unknown-placement"]),
+        ("loss=total", ["loss-scale"]),
+        ("loss=[by_count, focal(2.0)], metrics=[distance]", []),
+        ("loss=Huber()", []),
+        ("loss=Pair().distance", ["loss-scale"]),
+    ],
+)
+def test_losses_and_metrics_of_fit_that_are_no_means_over_the_samples_are_told_with_the_global_batch(given, told):
+    found = port(FITTED.replace("{given}", given), Options(batch="global")).doubts
+    assert [d.name for d in found if d.name != "rate-may-not-suit"] == told
+    if told == ["coupled-samples"]:
+        assert not [d for d in port(FITTED.replace("{given}", given)).doubts if d.name in told]

@@ -246,3 +246,39 @@ def test_a_sum_over_placeholders_that_a_class_names_otherwise_stands_for_all_ran
         "input: part}", "input: x}"
     )
     assert "self.cost = dl.partial_sum(tf.reduce_sum(loss)) / self.batch_size" in port(whole).text
+
+
+KEPT = """import numpy as np
+import tensorflow.compat.v1 as tf
+class Net:
+    def __init__(self, keep=(1.0, 0.5)):
+        self.keep = keep
+        self.x = tf.placeholder(tf.float32, [None, 3])
+        self.y = tf.placeholder(tf.int64, [None])
+        self.keeps = tf.placeholder(tf.float32, [None])
+        cell = tf.nn.rnn_cell.GRUCell(4)
+        size = 8
+        state = cell.zero_state(tf.shape(self.x)[0], tf.float32)
+        out, _ = cell(tf.nn.dropout(self.x, self.keeps[1]), state)
+        self.loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=self.y, logits=out))
+        self.train = tf.train.GradientDescentOptimizer(0.1).minimize(self.loss)
+    def fit(self, sess, x, y):
+        sess.run(self.train, {self.x: x, self.y: y, self.keeps: self.keep})
+net, rows, kinds = Net(), np.ones((64, 3)), np.ones(64)
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(0, 64, 8):
+        net.fit(sess, rows[i : i + 8], kinds[i : i + 8])
+"""
+
+
+def test_what_an_object_was_made_with_is_no_batch_and_placeholders_of_samples_are_not_doubted() -> None:
+    ported = port(KEPT, GLOBAL)
+    assert (
+        "self.keeps: self.keep}" in ported.text and 'self.y: dl.shard(dl.broadcast(y), batch="global")' in ported.text
+    )
+    assert not [doubt for doubt in ported.doubts if doubt.name == "not-shared"]
+    handed = KEPT.replace("self.keeps: self.keep}", "self.keeps: x[0]}")
+    assert [doubt.name for doubt in port(handed, GLOBAL).doubts] == ["not-shared"]
+    with pytest.raises(DlrunError, match=r"size of a batch in a state, cell.zero_state\(size, tf.float32\)"):
+        port(KEPT.replace("tf.shape(self.x)[0]", "size"), GLOBAL)

@@ -396,3 +396,42 @@ ids = numbered(text)"""
 def test_an_order_that_is_one_in_all_processes_is_left_alone(numbers):
     ported = port(WORDS.replace("{numbers}", numbers))
     assert numbers in ported.text and not ported.doubts
+
+
+HANDED = """
+import random
+import torch
+
+class Rows:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def mix(self):
+        {mixes}
+
+def mix(rows):
+    random.shuffle(rows)
+
+model = torch.nn.Linear(1, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+x = [[float(i)] for i in range(24)]
+kept = Rows(x)
+for epoch in range(2):
+    {call}
+    for i in range(0, 24, 2):
+        model(torch.tensor(x[i:i + 2])).mean().backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("mixes", "call", "line"),
+    [
+        ("pass", "mix(x)", "    rows[:] = dl.broadcast(rows)"),
+        ("random.shuffle(self.rows)", "kept.mix()", "    self.rows[:] = dl.broadcast(self.rows)"),
+        ("own = self.rows\n        random.shuffle(own)", "kept.mix()", "    own[:] = dl.broadcast(own)"),
+        ("pass", "own = x\n    random.shuffle(own)", "    own[:] = dl.broadcast(own)"),
+    ],
+)
+def test_what_has_another_name_is_shuffled_where_it_lies(mixes, call, line):
+    assert line in port(HANDED.format(mixes=mixes, call=call)).text

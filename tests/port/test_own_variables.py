@@ -384,3 +384,64 @@ def test_a_weight_that_moves_by_means_of_the_parts_is_the_serial_one(moves, told
 
 
 NUMPY = "import numpy as np\n"
+
+
+ASKED = """
+import tensorflow as tf
+
+class Model(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        self.balance, self.base = 1.0, 0.1
+        self.opt = tf.keras.optimizers.Adam({rate})
+
+    def rate(self):
+        return self.base * self.balance
+
+    def fixed(self):
+        return self.base / 2
+
+    def train(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.net(x) - y) ** 2)
+        self.balance = tf.sigmoid(loss)
+        self.opt.apply_gradients(zip(tape.gradient(loss, self.net.variables), self.net.variables))
+
+model = Model()
+for x, y in tf.data.Dataset.from_tensor_slices((xs, ys)).batch(8):
+    model.train(x, y)
+"""
+
+
+def test_a_rate_that_a_function_makes_of_local_numbers_is_told() -> None:
+    for rate, told in (("self.rate", 1), ("lambda: self.balance * 2", 1), ("self.fixed", 0)):
+        doubts = port(ASKED.replace("{rate}", rate)).doubts
+        assert len([doubt for doubt in doubts if doubt.name == "ranks-diverge"]) == told
+
+
+BUILT = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+class Net:
+    def __init__(self, activation=tf.nn.relu):
+        self.x = tf.placeholder(tf.float32, [None, 3])
+        self.out = tf.layers.dense(self.x, 4)
+        for i in range(2):
+            self.out = activation(self.out * 2)
+        self.loss = tf.reduce_mean(self.out)
+        self.train = tf.train.GradientDescentOptimizer(0.1).minimize(self.loss)
+        self.sess = tf.Session()
+        self.sess.run(tf.global_variables_initializer())
+    def fit(self, rows):
+        for i in range(0, 64, 8):
+            self.sess.run(self.train, {self.x: rows[i : i + 8]})
+
+for fold in range(3):
+    Net().fit(np.ones((64, 3)) * fold)
+"""
+
+
+def test_an_attribute_that_holds_parts_of_a_graph_is_no_state() -> None:
+    assert not [doubt for doubt in port(BUILT).doubts if "moves with" in doubt.why]

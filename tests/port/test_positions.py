@@ -127,7 +127,68 @@ for epoch in range(3):
     assert "if i % dl.steps(10) == 0:\n            print(dl.serial_steps(i), dl.average(loss))" in text
 
 
-@pytest.mark.parametrize("end", ["min(len(x), (i + 1) * 8)", "np.min([len(x), (i + 1) * 8])", "ends_at(i)"])
+def test_a_keras_loop_counts_the_batches_of_epochs_before_as_all_ranks_make_them():
+    text = port("""import keras
+model = keras.Sequential()
+model.compile("adam", "mse")
+batches = len(x) // 32
+for epoch in range(3):
+    for i in range(batches):
+        loss = model.train_on_batch(x[i * 32 : i * 32 + 32], y[i * 32 : i * 32 + 32])
+        done = epoch * batches + i
+        if done >= 100:
+            break
+        if (done + 1) % 10 == 0:
+            print(done, loss)
+""").text
+    assert "done = epoch * dl.steps(batches) + i\n        if done >= dl.steps(100):" in text
+    assert "if (done + 1) % dl.steps(10) == 0:\n            print(dl.serial_steps(done + 1) - 1, " in text
+
+
+def test_a_number_that_counts_steps_in_one_loop_may_be_a_position_in_the_next():
+    text = port("""import numpy as np, tensorflow as tf
+x = tf.placeholder(tf.float32, [None, 2])
+loss = tf.reduce_mean(tf.layers.dense(x, 1))
+train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+rows = np.ones((64, 2))
+batches = len(rows) / 8
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(int(batches)):
+        begin = i * 8
+        _, value = sess.run([train, loss], {x: rows[begin : begin + 8]})
+        if i % 2 == 0:
+            print(i, value)
+    for i in range(int(batches)):
+        begin = i * 8
+        part = rows[begin : begin + 8]
+        sess.run(train, {x: part})
+""").text
+    assert "for i, own_i in dl.turns(range(int(batches))):\n        begin = own_i * 8" in text
+    assert "for i in dl.shard(range(int(batches))):\n        begin = i * 8" in text
+
+
+def test_a_state_that_a_session_feeds_back_under_another_name_is_carried():
+    text = """import numpy as np, tensorflow as tf
+x, h = tf.placeholder(tf.float32, [1, None, 2]), tf.placeholder(tf.float32, [1, 4])
+out, last = tf.nn.dynamic_rnn(tf.nn.rnn_cell.GRUCell(4), x, initial_state=h)
+loss = tf.reduce_mean(out)
+train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+rows = np.ones((64, 2))
+sess = tf.Session()
+state = np.zeros((1, 4))
+for at in range(0, rows.shape[0], 8):
+    _, new = sess.run([train, last], {x: rows[None, at : at + 8], h: state})
+    state = new
+"""
+    assert "rows = dl.stretch(rows)  # a stream" in port(text).text
+    assert "dl.shard(range(0, rows.shape[0], 8))" in port(text.replace("    state = new\n", "")).text
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["min(len(x), (i + 1) * 8)", "np.min([len(x), (i + 1) * 8])", "min((i + 1) * 8, x.shape[0])", "ends_at(i)"],
+)
 def test_the_end_of_a_batch_moves_with_its_begin_whatever_computes_it(end):
     text = port(f"""import numpy as np, torch
 model = torch.nn.Linear(2, 1)
@@ -323,3 +384,28 @@ def test_what_is_kept_beside_a_sample_under_its_number_leaves_it_a_sample():
     turn = "seen[i] = trainer.update(0, i)\n        print(seen[i])\n"
     loop = f"seen = [0] * 64\nfor epoch in range(3):\n    for i in range(64):\n        {turn}"
     assert "trainer.update(0, own_i)" in port(KEPT.replace("for step in range(100):\n", loop)).text
+
+
+def test_a_bound_that_counts_raise_begins_at_local_steps():
+    text = port("""import torch
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+best, done, epoch, batches = 9.0, False, 0, 13
+patience = 100
+while epoch < 20 and not done:
+    epoch += 1
+    for i in range(batches):
+        step = (epoch - 1) * batches + i
+        model(x[i * 8 : i * 8 + 8]).mean().backward()
+        opt.step()
+        if (step + 1) % 13 == 0:
+            score = model(x).mean().item()
+            if score < best:
+                best = score
+                patience = max(patience, step * 2)
+        if patience <= step:
+            done = True
+            break
+""").text
+    assert "patience = dl.steps(100)\n" in text and "if patience <= step:" in text
+    assert "patience = max(patience, step * 2)" in text

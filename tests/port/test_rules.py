@@ -21,6 +21,7 @@ WITHOUT_NUMBERS = {
     Row.SHOWS: "test_shown.py",
     Row.CURVE: "test_summaries.py",
     Row.AT_STEP: "test_summaries.py",
+    Row.WRITES: "test_written.py",
     Row.PROGRESS: "test_shown.py",
     Row.CLOCK: "test_own_numbers.py",
     Row.ON_DISK: "test_control_dependence.py",

@@ -717,3 +717,27 @@ for i in range(100):
     found = [doubt.name for doubt in port(RESUMES + tape).doubts if "beside a session's runs" in doubt.why]
     assert found == ["not-shared"]
     assert "beside a session's runs" not in str([doubt.why for doubt in port(RESUMES).doubts])
+
+
+FILLED = """import numpy as np
+import tensorflow.compat.v1 as tf
+def train(names, shape=(4, 8)):
+    x = tf.placeholder(tf.float32, shape)
+    loss = tf.reduce_mean(tf.layers.dense(x, 1) ** 2)
+    with tf.Session() as sess:
+        update = tf.train.AdamOptimizer(0.01).minimize(loss)
+        sess.run(tf.global_variables_initializer())
+        done = 0
+        while done * 4 < len(names):
+            batch = np.zeros(shape, dtype=np.float32)
+            for j, name in enumerate(names[done * 4 : done * 4 + 4]):
+                batch[j] = np.load(name)
+            done += 1
+            update.run(feed_dict={x: batch})
+train(open("names.txt").read().split())
+"""
+
+
+def test_the_shape_of_an_array_that_is_filled_is_no_data() -> None:
+    with pytest.raises(DlrunError, match="found no samples to share"):
+        port(FILLED)

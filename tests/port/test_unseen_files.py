@@ -158,6 +158,11 @@ def test_what_a_method_looks_for_is_made_in_turn():
     assert "        with dl.rank0_first():  # the others" in text
 
 
+def test_a_look_that_only_complains_is_no_turn():
+    own = "def picture(path):\n    if not os.path.isfile(path):\n        raise mylib.NoPicture('no {}'.format(path))\n"
+    assert "rank0_first" not in _ported(f"import mylib\n{own}", "    picture('a.png')\n")
+
+
 @pytest.mark.parametrize(
     ("line", "becomes"),
     [

@@ -320,3 +320,45 @@ def test_a_path_that_a_save_is_given_and_returns_is_read_once():
     saves = "path = saver.save(sess, path)"
     kept = SESSION.replace('saver.save(sess, "last.ckpt")', saves).replace("with tf", 'path = "last"\nwith tf')
     assert "dl.rank0(saver.save)(sess, path)" in port(f"{kept}print(path)\n").text
+
+
+NAMED = """
+import cv2, imageio, os, soundfile, torch, torchvision
+import numpy as np
+from torch.utils.data import DataLoader, TensorDataset
+
+def keep(picture, path):
+    imageio.imwrite(path, picture)
+
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+step = 0
+for x, y in DataLoader(TensorDataset(torch.randn(64, 2), torch.randn(64, 1)), batch_size=8, shuffle=True):
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    step += 1
+    if step % 4 == 0:
+        picture = np.ones((4, 4)) * x.shape[0]
+        keep(picture, os.path.join("out", "a-%d.png" % step))
+        cv2.imwrite(f"b-{step}.png", picture)
+        torchvision.utils.save_image(x, "c-{}.png".format(step))
+        soundfile.write("d-%d.wav" % step, picture, 16000)
+        with open("e-%d.txt" % step, "w") as f:
+            f.write("done")
+        with open("notes.txt") as f:
+            print(f.read())
+"""
+
+
+def test_the_steps_so_far_in_the_names_of_files_are_the_serial_ones() -> None:
+    ported = port(NAMED)
+    for name in (
+        'os.path.join("out", "a-%d.png" % dl.serial_steps(step))',
+        'f"b-{dl.serial_steps(step)}.png", picture',
+        '(x, "c-{}.png".format(dl.serial_steps(step)))',
+        '"d-%d.wav" % dl.serial_steps(step), picture, 16000',
+        '"e-%d.txt" % dl.serial_steps(step), "w"',
+        "np.ones((4, 4)) * x.shape[0]\n",
+    ):
+        assert name in ported.text
+    assert not ported.doubts

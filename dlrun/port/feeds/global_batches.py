@@ -13,7 +13,7 @@ from dlrun.port.facts.updates.reductions import Reductions
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.positions import cuts
 from dlrun.port.feeds.tensorflow import SessionFeeds
-from dlrun.port.program.script import argument, dotted, names_in
+from dlrun.port.program.script import argument, calls_method, dotted, names_in
 
 
 def divided(feeds: Feeds, compiled: list[cst.CSTNode]) -> None:
@@ -76,7 +76,8 @@ def fed(feeds: SessionFeeds) -> None:
     script, gradients = feeds.script, feeds.gradients
     given: dict[cst.BaseExpression, cst.BaseExpression] = {}
     for run, _ in gradients.step_calls:
-        mine = {value: key for key, value in gradients.fed_pairs(run) if _is_by_sample(feeds, key)}
+        pairs = [(k, v) for k, v in gradients.fed_pairs(run) if not _is_setting(feeds, v)]
+        mine = {value: key for key, value in pairs if _is_by_sample(feeds, key)}
         if not mine or feeds.episodes:
             raise DlrunError(
                 f"{script.place(run)}: --batch global divides what placeholders of shape [None, ...] are fed with; "
@@ -84,6 +85,7 @@ def fed(feeds: SessionFeeds) -> None:
                 "Feed a batch to placeholders with None for its size, or port with --batch local.",
             )
         given |= mine
+    _check_states(feeds)
     names = {name: script.code(value) for value, key in given.items() for name in gradients.called(key)}
 
     def data(node: cst.CSTNode) -> str | None:
@@ -110,3 +112,25 @@ def _is_by_sample(feeds: SessionFeeds, placeholder: cst.BaseExpression) -> bool:
             "Write None for the size of the batch, or port with --batch local.",
         )
     return False
+
+
+def _is_setting(feeds: SessionFeeds, value: cst.BaseExpression) -> bool:
+    """Tell whether ``value`` is what an object was made with, and so no batch: ``self.keep``, of what layers keep."""
+    owner = feeds.script.class_of(value)
+    if owner is None or not isinstance(value, cst.Attribute) or dotted(value.value) != "self":
+        return False
+    homes = [feeds.script.function_of(b.node) for b in feeds.script.attributes.get((owner, value.attr.value), ())]
+    return bool(homes) and all(isinstance(home, cst.FunctionDef) and home.name.value == "__init__" for home in homes)
+
+
+def _check_states(feeds: SessionFeeds) -> None:
+    """Raise ``DlrunError`` where the graph makes states for as many samples as are written: ``zero_state(64)``."""
+    for call in feeds.script.calls:
+        size = argument(call, "batch_size", 0) if calls_method(call, "zero_state") else None
+        made = [o.node for o in feeds.flow.origins(size)] if size is not None else []
+        if made and all(isinstance(n, cst.Integer) for n in made):
+            raise DlrunError(
+                f"{feeds.script.place(call)}: the graph has the size of a batch in a state, "
+                f"{feeds.script.code(call)}: parts of one do not fit. Nothing was written.",
+                "Take the size of what is fed, tf.shape(x)[0], or port with --batch local.",
+            )

@@ -20,7 +20,7 @@ from dlrun.port.placement import torch as placement
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts import keras_annealing, keras_schedules, moving
 from dlrun.port.steps.counts.bounds import sources
-from dlrun.port.steps.counts.keras_loops import bound, in_strides, shared, turns
+from dlrun.port.steps.counts.keras_loops import before, bound, in_strides, shared, turns
 from dlrun.port.steps.gradients import keras_doubts
 from dlrun.port.steps.gradients.gradients import rank_0_draws
 from dlrun.port.steps.metrics import coupled, local_variables, quotients
@@ -87,6 +87,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         )
     if facts.options.batch == "global":
         yield from keras_doubts.normalizing(facts)
+        yield from keras_doubts.of_parts(facts)
     for arg in facts.stateful[:1]:
         yield Doubt(
             arg,
@@ -253,6 +254,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                 "let it end after 1/n of the steps",
                 name="counts-steps",
             )
+    yield from before(facts, counting, done)
 
 
 def metrics(facts: KerasFacts) -> Iterator[Edit | Doubt]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -14,7 +15,7 @@ from dlrun.port.facts.numbers.scalars import Scalars
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.facts.updates.session import SessionGradients
 from dlrun.port.insert import expression
-from dlrun.port.program.script import calls_method, dotted, walk
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 from dlrun.port.steps.counts import bounds, takes
 from dlrun.port.steps.counts.counts import is_own
 from dlrun.port.steps.counts.update_counts import steps_so_far
@@ -106,9 +107,12 @@ def shares(facts: TensorFlowFacts) -> Iterator[Doubt]:
     cut = {feed.node for feed in facts.feeds if feed.how == "array" and not isinstance(feed.node, cst.List)}
     if not cut or not isinstance(facts.gradients, SessionGradients):
         return
-    first = min(cut, key=lambda node: facts.script.order[node])
-    names = ", ".join(facts.script.code(node) for node in sorted(cut, key=lambda node: facts.script.order[node]))
-    yield Doubt(first, f"{names}: taken to hold one sample per entry of axis 0", "medium")
+    pairs = [pair for run, _ in facts.gradients.step_calls for pair in facts.gradients.fed_pairs(run)]
+    known = {value for placeholder, value in pairs if _by_sample(facts, placeholder, value)}
+    unsure = sorted(cut - known, key=lambda node: facts.script.order[node])
+    if unsure:
+        names = ", ".join(dict.fromkeys(map(facts.script.code, unsure)))
+        yield Doubt(unsure[0], f"{names}: taken to hold one sample per entry of axis 0", "medium")
     number = Scalars(facts.kinds, facts.runs)
     for run in facts.runs:
         fed = cut & {value for _, value in facts.gradients.fed_pairs(run)}
@@ -118,6 +122,31 @@ def shares(facts: TensorFlowFacts) -> Iterator[Doubt]:
             yield Doubt(
                 run, "this is of this rank's samples alone", "high", "feed it whole arrays, in a dict of its own"
             )
+
+
+def _by_sample(facts: TensorFlowFacts, placeholder: cst.BaseExpression, value: cst.BaseExpression) -> bool:
+    """Tell whether ``placeholder``, as it is written, takes any number of samples along axis 0, and ``value`` has them.
+
+    So is one of shape ``[None, 4]``, and one of labels, ``tf.int32, [None]``; not one of ``[None]`` numbers, which may
+    be what layers keep, nor one that may begin with an axis of times.
+    """
+    script, flow = facts.script, facts.flow
+    made = [o.node for o in flow.origins(value)]
+    if any(isinstance(n, cst.Call) and dotted(n.func).rpartition(".")[2] == "expand_dims" for n in made):
+        return False
+    order = [a for call in script.calls if (a := argument(call, "time_major")) is not None]
+    times = any(dotted(a) != "False" for a in order)
+    graph = [o.node for o in flow.origins(placeholder)]
+    for node in graph:
+        shape = argument(node, "shape", 1) if isinstance(node, cst.Call) else None
+        kind = argument(node, "dtype", 0) if isinstance(node, cst.Call) else None
+        if not isinstance(shape, (cst.List, cst.Tuple)) or kind is None:
+            return False
+        sizes = [dotted(e.value) for e in shape.elements]
+        counts = re.search(r"int\d+$", dotted(kind)) is not None
+        if sizes[:1] != ["None"] or (len(sizes) < 2 and not counts) or (times and sizes[1:2] == ["None"]):
+            return False
+    return bool(graph)
 
 
 def logged(facts: TensorFlowFacts) -> Iterator[Doubt]:

@@ -305,6 +305,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         if facts.style != "tape" or not placement.is_reduced(facts, found.node):
             yield found
     yield from list(divergence.generators(facts))[:1]
+    yield from divergence.rates(facts)
 
 
 def finish(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

@@ -22,13 +22,14 @@ from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.selected import compared_in_order
 from dlrun.port.placement.shards import Cadence, Shards
 from dlrun.port.placement.store import Method, Obj
-from dlrun.port.placement.values import Kind, Place
+from dlrun.port.placement.values import BENT_COUNT, Kind, Place
 from dlrun.port.program.script import Script, dotted, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import divided, ends_iteration, fewer, picked_by, rests_of
 from dlrun.port.steps.counts.milestones import WHY, losses_behind, passes_by, serial, sets_any, updates
 
 _RUNS = 3
+_COUNTS = (Kind.COUNT, Kind.INDEX)
 _MOVES = "each iteration moves it by as much, and n ranks take 1/n of the iterations"
 _FROM = (cst.GreaterThan, cst.GreaterThanEqual)
 _UNTIL = (cst.LessThan, cst.LessThanEqual)
@@ -95,6 +96,8 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
             yield Cadence(number, repeats=False)
     for number in starts(facts, run, partial(counts, run), partial(_is_serial, run)):
         yield Cadence(number, repeats=False)
+    for number in _raised(facts, run):
+        yield Cadence(number, repeats=False)
     for node in [n for n in run.seen if isinstance(n, (cst.Comparison, cst.BinaryOperation, cst.Call))]:
         known = (run.shards.divided, run.shards.counted, run.iteration_numbers)
         if any(n in each for n in walk(node) for each in known):
@@ -125,6 +128,30 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
                 yield Cadence(number, repeats=sets_any(bodies, moved))
             else:
                 yield Cadence(number, index=how == "equal" and place is not None and place.kind is Kind.INDEX)
+
+
+def _raised(facts: ScriptFacts, run: Interpreter) -> Iterator[cst.BaseExpression]:
+    """Yield the serial numbers at which a bound begins that counts raise: ``patience = 100``, and later
+    ``patience = max(patience, 2 * step)``, which ``step >= patience`` asks for."""
+    for node in [n for n in run.seen if isinstance(n, cst.Comparison) and len(n.comparisons) == 1]:
+        sides = (node.left, node.comparisons[0].comparator)
+        for bound, count in (sides, sides[::-1]):
+            if not isinstance(bound, cst.Name) or not counts(run, count) or _place(run, bound) != BENT_COUNT:
+                continue
+            values = [b.value if b.how == "assign" and not b.path else None for b in facts.script.bindings_of(bound)]
+            begins = [value for value in values if value is not None and _is_serial(run, value)]
+            raises = [value for value in values if value not in begins]
+            if raises and all(value is not None and _is_of_counts(run, value, bound.value) for value in raises):
+                yield from (value for value in begins if value not in run.shards.divided)
+
+
+def _is_of_counts(run: Interpreter, value: cst.BaseExpression, name: str) -> bool:
+    """Tell whether ``value`` is made of what counts this rank's iterations, and of what ``name`` holds, alone."""
+    called = {n.func for n in walk(value) if isinstance(n, cst.Call)}
+    parts = [n for n in walk(value) if isinstance(n, cst.Name) and n not in called]
+    kinds = [{v.place.kind for v in run.seen.get(n, ())} for n in parts if n.value != name]
+    alike = all(found and found <= {Kind.SAME, *_COUNTS} for found in kinds)
+    return alike and any(not found.isdisjoint(_COUNTS) for found in kinds)
 
 
 def _moved(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:

@@ -62,6 +62,7 @@ _SIZED = ("expand", "repeat", "view", "reshape", "broadcast_to", "tile", "new_ze
 _DIFFERENTIATES = re.compile(r"(^|\.)(grad|gradient|gradients|jacobian|batch_jacobian)$")
 _OF_KERAS = re.compile(r"^(tensorflow\.)?keras\.losses\.[A-Z]")
 _COMPILED = ("compute_loss", "compiled_loss")  # of a Keras model: the losses of compile(), whose reductions fit() reads
+_SHAPES = ("tensorflow.shape", "keras.backend.shape", "keras.ops.shape")
 _DEPTH = 60
 
 
@@ -355,7 +356,7 @@ class Reductions:
         shape = isinstance(value, cst.Attribute) and value.attr.value == "shape"
         called = isinstance(value, cst.Call) and bool(value.args)
         if called and isinstance(value, cst.Call):
-            called = plain(self.script.name_of(value.func)) == "tensorflow.shape"
+            called = plain(self.script.name_of(value.func)) in _SHAPES
         if not shape and not called:
             return None
         index = element.slice.value if isinstance(element.slice, cst.Index) else None

@@ -220,8 +220,10 @@ class SessionGradients(TapeGradients):
             if not self.script.inside(run, loop) or not isinstance(statement, cst.Assign):
                 continue
             got = names_in(statement.targets[0].target)
-            for n in walk(loop):  # state = values["state"]
-                if isinstance(n, cst.Assign) and isinstance(n.value, cst.Subscript) and dotted(n.value.value) in got:
+            for n in walk(loop):  # state = values["state"], state = new_state
+                taken = n.value if isinstance(n, cst.Assign) else None
+                taken = taken.value if isinstance(taken, cst.Subscript) else taken
+                if isinstance(n, cst.Assign) and isinstance(taken, (cst.Name, cst.Attribute)) and dotted(taken) in got:
                     got.add(dotted(n.targets[0].target))
             fed = (*self.fed(run), *(v for a in run.args[1:] for v in self._put(dotted(a.value), loop)))
             given = {n.value for v in fed for n in walk(v) if isinstance(n, cst.Name)}

@@ -25,6 +25,7 @@ _OF_NODES = re.compile(r"(^|_)(idx_train|train_mask|train_idx)($|_)", re.IGNOREC
 _MAKES_PLACES = re.compile(
     r"(^|\.)(split|permutation|randperm|arange|range|where|nonzero|flatnonzero|argwhere|argsort|choice|LongTensor)$"
 )
+_OF_SHAPES = re.compile(r"^(torch|numpy|tensorflow)\.(zeros|ones|empty|rand|randn)$")
 # Methods of objects that hand out samples, and so are no arrays of them: data.get_batch(32).
 _GIVES = re.compile(r"^(get|next|sample|draw|fetch)(_|$)")
 _WEIGHTS = ("weight", "pos_weight", "class_weight", "class_weights")  # of a loss: one for each class
@@ -161,8 +162,13 @@ class Wholes:
                 if attribute and GRAPH.search(n.value):  # data.train_mask
                     self.graph = up
                 foreign = self.script.name_of(n).startswith(("torch", "numpy", "builtins", "tensorflow", "keras"))
-                if not (attribute or keyword or weight or called or gives or foreign):
+                if not (attribute or keyword or weight or called or gives or foreign or self._is_shape(up)):
                     yield n
+
+    def _is_shape(self, argument: cst.CSTNode | None) -> bool:
+        """Tell whether ``argument`` is the shape of an array that is filled later: ``np.zeros(shape)``."""
+        call = self.script.parents.get(argument) if isinstance(argument, cst.Arg) else None
+        return isinstance(call, cst.Call) and bool(_OF_SHAPES.search(self.script.name_of(call.func)))
 
     def _through(self, name: cst.Name, bindings: list[Binding], scope: Scope) -> None:
         defined = any(b.how in ("def", "class", "import") for b in bindings)

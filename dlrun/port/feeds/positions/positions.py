@@ -223,8 +223,19 @@ def names_of(target: cst.BaseExpression) -> set[str]:
 
 
 def may_be_position(value: cst.CSTNode) -> bool:
-    """Tell whether ``value`` may be a number, by whatever function it is computed: ``np.min([(i + 1) * size, n])``."""
-    return not any(isinstance(n, (cst.SimpleString, cst.FormattedString, cst.Subscript)) for n in walk(value))
+    """Tell whether ``value`` may be a number, by whatever function it is computed: ``np.min([(i + 1) * size, n])``.
+
+    Entries of what else the program has are samples, but those of a shape: ``min(i + size, x.shape[0])``.
+    """
+    return not any(
+        isinstance(n, (cst.SimpleString, cst.FormattedString)) or (isinstance(n, cst.Subscript) and not _of_shape(n))
+        for n in walk(value)
+    )
+
+
+def _of_shape(node: cst.Subscript) -> bool:
+    made = node.value.func if isinstance(node.value, cst.Call) else node.value
+    return dotted(made).rpartition(".")[2] == "shape"
 
 
 def gives(flow: Flow, call: cst.Call, names: set[str]) -> bool:

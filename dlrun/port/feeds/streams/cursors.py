@@ -15,7 +15,13 @@ from dlrun.port.program.script import calls_method, dotted, names_in, walk
 _RANDOM = re.compile(r"^(torch\.(rand|randint|randn|normal|bernoulli|randperm)|numpy\.random\.\w+|random\.\w+)$")
 _NUMBERS = ("builtins.len", "builtins.min", "builtins.max", "builtins.int", "builtins.round", "builtins.abs")
 _MODULES = ("torch.", "numpy.", "tensorflow.", "builtins.")
+_ADDS_AXIS = ("None", "np.newaxis", "numpy.newaxis", "tf.newaxis", "tensorflow.newaxis")
 _DEPTH = 3
+
+
+def axes_of(node: cst.Subscript) -> list[cst.SubscriptElement]:
+    """Return what ``node`` takes along each axis of an array, without the axes that it adds: ``x[None, i:j]``."""
+    return [e for e in node.slice if not (isinstance(e.slice, cst.Index) and dotted(e.slice.value) in _ADDS_AXIS)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +48,7 @@ def _picks(
     moved = _moving(flow, body, moved)
     for n in walk(body):
         if isinstance(n, cst.Subscript) and not isinstance(flow.script.parents[n], cst.AssignTarget):
-            for axis, element in enumerate(n.slice):
+            for axis, element in enumerate(axes_of(n)):
                 if isinstance(element.slice, cst.Slice) and mentions(element, moved):
                     yield Pick(_outside(n.value, given), axis, (element,))
         elif isinstance(n, cst.Call):

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Feed
 from dlrun.port.feeds.positions.positions import mentions
-from dlrun.port.feeds.streams.cursors import reshapes, root
+from dlrun.port.feeds.streams.cursors import axes_of, reshapes, root
 from dlrun.port.feeds.streams.streams import LENGTHS, UncutError
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted, walk
@@ -84,7 +84,7 @@ def _cut(flow: Flow, owner: cst.ClassDef, pick: cst.Subscript) -> Feed:
             raise UncutError(data, f"nothing shows where {text} is made")
     else:
         text = f"self.{name}"
-        axis = next((k for k, e in enumerate(pick.slice) if isinstance(e.slice, cst.Slice)), 0)
+        axis = next((k for k, e in enumerate(axes_of(pick)) if isinstance(e.slice, cst.Slice)), 0)
     _check(flow, method, text, script.order[place] if before else script.order[place] + 1)
     return Feed(place, "stretches", (text,), axis=axis, before=before)
 

@@ -166,6 +166,8 @@ class Libraries(Given):
         if row is Row.TEXT and given and (name == "builtins.format" or (len(given) == 1 and given[0].scalar)):
             return self.text(node, self.content(given[0]))
         self.run_given(given, node)
+        if name == "builtins.open" and len(args) > 1 and re.search("[wax]", str(args[1].const)):
+            self._sink(node, row=Row.WRITES)
         if row is None and (objects := self.may_return(given, node, name)) is not None:
             return objects
         place = parts.of_mean(combine(self.content(a) for a in given), name)
@@ -787,6 +789,8 @@ class Libraries(Given):
             loop = self.loop if self.loop is not None else None
             inner = (node,) if self.playing or (loop is not None and loop.inner) else ()
             shows = tuple(arg.value for arg in node.args) if of is None else (of,)
+            if row is Row.WRITES:
+                shows = tuple(part for part in shows if self._names_count(part))
             if row is Row.AT_STEP:
                 shows = tuple(part for part in shows if self._is_count(part))
             if self.shards.runs and not self.sharded:  # of a graph that nothing has run
@@ -824,6 +828,11 @@ class Libraries(Given):
             return None
         found = (self.dunder(value, name, [], node) for name in ("__format__", "__str__", "__repr__"))
         return next((text for text in found if text is not None and (text.texts or text.place == SAME)), None)
+
+    def _names_count(self, part: cst.BaseExpression) -> bool:
+        """Tell whether ``part`` is a text, as the name of a file, made of what counts this rank's iterations alone."""
+        values = self.seen.get(part, ())[-1:]
+        return any(v.texts and (v.place.kind in (Kind.COUNT, Kind.INDEX) or v.place.counts) for v in values)
 
     def _is_count(self, part: cst.BaseExpression) -> bool:
         values = self.seen.get(part, ())[-1:]

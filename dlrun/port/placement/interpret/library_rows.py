@@ -342,6 +342,10 @@ class LibraryRows(Calls):
         self._sink(node, row=Row.AT_STEP)
         return ANY
 
+    def _row_writes(self, args: list[Value], node: cst.Call) -> Value:
+        self._sink(node, row=Row.WRITES)
+        return ANY
+
     def _row_progress(self, args: list[Value], node: cst.Call) -> Value:
         return ANY
 

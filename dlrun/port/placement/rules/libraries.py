@@ -23,7 +23,24 @@ FUNCTIONS: dict[str, Row] = {
     "joblib.dump": Row.SHOWS,
     "tensorflow.train.Checkpoint": Row.HOLDS,
     "keras.callbacks.LambdaCallback": Row.HOLDS,
-    "torchvision.utils.save_image": Row.NOTHING,
+    **dict.fromkeys(
+        (
+            *(f"imageio.{n}{w}" for n in ("", "v2.", "v3.") for w in ("imwrite", "imsave", "mimwrite", "mimsave")),
+            "cv2.imwrite",
+            "skimage.io.imsave",
+            "scipy.misc.imsave",
+            "scipy.io.savemat",
+            "scipy.io.wavfile.write",
+            "soundfile.write",
+            "torchaudio.save",
+            "torchvision.utils.save_image",
+            "nibabel.save",
+            "keras.utils.save_img",
+            "keras.preprocessing.image.save_img",
+            "tensorflow.io.write_file",
+        ),
+        Row.WRITES,
+    ),
 }
 METHODS: dict[str, Row] = {
     **{f"add_{n}": Row.CURVE for n in ("scalar", "scalars", "text")},

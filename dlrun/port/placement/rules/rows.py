@@ -52,6 +52,7 @@ class Row(Enum):
     SHOWS = "shows, logs or writes what it is given"
     CURVE = "shows a point of a curve, at a number of steps"
     AT_STEP = "keeps what it is given for this rank's sake, at a number of steps"
+    WRITES = "writes a file: the steps so far in its name are the serial ones"
     PROGRESS = "shows what it is given while it lasts: this rank's will do"
     CLOCK = "this rank's clock, process or memory"
     ON_DISK = "whether a file is there: while training each rank sees it when it comes by"

@@ -294,6 +294,7 @@ def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
     def reads(node: cst.CSTNode) -> bool:
         if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
             mine = node not in picks and any(place in known for place in held(facts, node))
+            mine = mine and not _is_position(facts, node)
             return mine or (node not in picks and _is_given(facts, node, returned))
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):  # epoch * len(loader) + i
             sides = (node.left, node.right)
@@ -301,6 +302,14 @@ def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
         return False
 
     return reads
+
+
+def _is_position(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is the serial number of a batch in a loop over a share of them, whatever another counts."""
+    bound = reaching(facts.script, node) if isinstance(node, cst.Name) else None
+    loops = [b.node for b in bound or () if isinstance(b.node, cst.For)]
+    dealt = [loop for loop in loops if any(feed.how == "indices" for feed in feeds_of(facts, loop))]
+    return bool(loops) and len(dealt) == len(bound or ())
 
 
 def _is_given(facts: Facts, node: cst.CSTNode, returned: Collection[cst.CSTNode]) -> bool:
@@ -311,7 +320,7 @@ def _is_given(facts: Facts, node: cst.CSTNode, returned: Collection[cst.CSTNode]
     return called and any(n in returned for n in facts.flow.through(node))
 
 
-def batches_before(facts: Facts, node: cst.BaseExpression) -> cst.BaseExpression | None:
+def batches_before(facts: ScriptFacts, node: cst.BaseExpression) -> cst.BaseExpression | None:
     """Return the batches of an epoch in ``node``, where that counts those of all epochs before: ``epoch * batches``."""
     if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
         return None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Set
+from functools import partial
 
 import libcst as cst
 
+from dlrun.port.edits import Edit
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.feeds.iterated import Iterated
-from dlrun.port.program.script import walk
+from dlrun.port.insert import expression
+from dlrun.port.program.script import dotted, walk
+from dlrun.port.steps.counts.counters import batches_before
 
 
 def shared(facts: KerasFacts) -> Iterator[cst.For]:
@@ -55,3 +59,23 @@ def turns(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While |
 def trains(facts: KerasFacts, loop: cst.For | cst.While) -> int:
     """Return how many calls of train_on_batch() stand in ``loop``."""
     return facts.script.code(loop.body).count("train_on_batch(")
+
+
+def before(facts: KerasFacts, loops: Collection[cst.For], divided: Set[cst.CSTNode]) -> Iterator[Edit]:
+    """Divide the batches of an epoch in counts over all epochs: ``epoch * batches + i``, i the number of ``loops``.
+
+    Not where they are made of what is ``divided`` already.
+    """
+    divide = partial(_divided, facts.alias)
+    for loop in loops:
+        for n in walk(loop.body):
+            if not isinstance(n, cst.BinaryOperation) or not isinstance(n.operator, cst.Add):
+                continue
+            for i, side in ((n.left, n.right), (n.right, n.left)):
+                batches = batches_before(facts, side) if dotted(i) == dotted(loop.target) else None
+                if batches is not None and divided.isdisjoint({batches, *facts.flow.through(batches)}):
+                    yield Edit(batches, "the batches of an epoch, of which a rank takes 1/n", divide)
+
+
+def _divided(dl: str, node: cst.BaseExpression) -> cst.BaseExpression:
+    return expression("torch/steps", {"count": node}, dl=dl)

@@ -11,6 +11,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import GENERATORS
 from dlrun.port.facts.numbers.computed import computed
 from dlrun.port.facts.taint import losses
+from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.facts.updates.rates import set_in_group
 from dlrun.port.feeds.positions.positions import mentions, slides
 from dlrun.port.insert import statements
@@ -323,3 +324,27 @@ def _trained_by(facts: Facts) -> frozenset[cst.CSTNode]:
     values += [loop.iter for loop in facts.loops if isinstance(loop, cst.For)]
     values += [rate for n in facts.script.nodes if (rate := set_in_group(facts, n)) is not None]
     return frozenset(computed(facts.flow, values).nodes)
+
+
+def rates(facts: TensorFlowFacts) -> Iterator[Doubt]:
+    """Yield a doubt where an optimizer asks a function for its rate that makes it of what local samples left.
+
+    ``Adam(self.rate)``, of ``return 0.1 * self.balance``: each rank moves its weights by another rate.
+    """
+    for made in facts.optimizers:
+        given = argument(made, "learning_rate", 0) or argument(made, "lr")
+        asked = facts.flow.definition(given) if given is not None and not isinstance(given, cst.Call) else None
+        if isinstance(given, cst.Attribute) and asked is None:
+            owners = facts.flow.classes(given.value)
+            asked = next((f for cls in owners if (f := facts.flow.method(cls, given.attr.value)) is not None), None)
+        ends = [given.body] if isinstance(given, cst.Lambda) else []
+        for end in facts.flow.returns(asked) if isinstance(asked, cst.FunctionDef) else ends:
+            if any(facts.unequal(n) for n in walk(end)):
+                yield Doubt(
+                    end,
+                    "the rate is made of numbers of this rank's samples: each rank moves its weights by another",
+                    "high",
+                    f"{facts.alias}.average() of these numbers where they are kept, and all ranks come by",
+                    name="ranks-diverge",
+                )
+                return

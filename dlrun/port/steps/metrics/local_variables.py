@@ -112,8 +112,20 @@ class OwnVariables:
             values, state = [node.value], moved(self.facts, node)
             if not isinstance(state, cst.Attribute) and not (state is not None and self._is_kept(state, node)):
                 state = None
+            state = None if state is not None and self._is_of_graph(state) else state
         if state is not None and not self._is_foreign(state):
             yield state, values
+
+    def _is_of_graph(self, state: cst.BaseExpression) -> bool:
+        """Tell whether ``state`` names parts of a graph, which is made once: ``self.out = tf.tanh(self.x)``."""
+        if getattr(self.facts, "style", "") not in ("session", "estimator"):
+            return False
+        owner = self.script.class_of(state)
+        bound = self.script.bindings_of(state) if isinstance(state, cst.Name) else ()
+        if isinstance(state, cst.Attribute) and owner is not None:
+            bound = self.script.attributes.get((owner, state.attr.value), ())
+        made = (b.value for b in bound if isinstance(b.value, cst.Call))
+        return any(plain(self.script.name_of(call.func)).startswith("tensorflow.") for call in made)
 
     def _reads(self, values: list[cst.BaseExpression], state: cst.BaseExpression) -> bool:
         """Tell whether one of ``values`` is made of what ``state`` was."""

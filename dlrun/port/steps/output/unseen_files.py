@@ -104,6 +104,8 @@ def prepares(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
 def may_make(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call``, of a library out of sight that is given a path, may make what is missing there."""
     top, what = name.partition(".")[0], name.rpartition(".")[2]
+    if _complains(facts, call):
+        return False
     if not top or top in sys.stdlib_module_names or _KNOWN.search(name) or _READING.search(what):
         return False
     return not _NO_FILES.search(name) and _is_foreign(facts, call) and any(is_path(facts, a.value) for a in call.args)
@@ -127,6 +129,8 @@ def builds(facts: ScriptFacts, call: cst.Call, path: str) -> bool:
 
     A call that only tells, ends the run, or makes a folder does not.
     """
+    if _complains(facts, call):
+        return False
     name = facts.script.name_of(call.func)
     method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
     if _NO_FILES.search(name) or method in ("mkdir", "error", "info", "warning", "warn", "debug", "critical", "append"):
@@ -134,3 +138,8 @@ def builds(facts: ScriptFacts, call: cst.Call, path: str) -> bool:
     if any(facts.script.code(arg.value) == path for arg in call.args):
         return not may_read(facts, call, name)
     return bool(name) and not name.startswith(".") and isinstance(facts.script.parents[call], cst.Expr)
+
+
+def _complains(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether ``call`` makes what is raised: ``raise NoPicture("no a.png")``."""
+    return isinstance(facts.script.statement_of(call), cst.Raise)

@@ -18,6 +18,7 @@ from dlrun.port.steps.counts.bounds import FILLED, tables
 from dlrun.port.steps.metrics import evaluation
 from dlrun.port.steps.shard import alike, cuts, full, order, seeds, stretches, unseeded
 
+_HELD = (cst.Name, cst.Attribute, cst.Subscript)  # what has another name already
 _TUPLES = ("split", "chunk", "tensor_split", "unbind")  # of tensors
 
 
@@ -238,7 +239,7 @@ def _one_order(facts: Facts, call: cst.Call) -> Iterator[Edit | Doubt]:
     place = facts.script.line_of(facts.script.statement_of(call))
     shuffled = call.args[0].value if call.args else None
     if isinstance(shuffled, (cst.Name, cst.Attribute)):
-        whole = "[:]" if _is_outer(facts, shuffled) else ""
+        whole = "[:]" if _is_outer(facts, shuffled) or _is_others(facts, shuffled) else ""
         lines = statements("torch/same_order", dl=facts.alias, name=facts.script.code(shuffled), whole=whole)
         yield Edit(place, why, after=lines)
     else:
@@ -251,3 +252,20 @@ def _is_outer(facts: Facts, node: cst.BaseExpression) -> bool:
         return False
     here = facts.script.scopes[node]
     return facts.script.scope_of(node) is not here and node.value not in here.outer
+
+
+def _is_others(facts: Facts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a name for what something else may hold, too, which must see the ranks' one order.
+
+    So is a parameter, and what is read of an object: ``rows = self.rows``.
+    """
+    if isinstance(node, cst.Attribute):
+        lines = (n for n in facts.script.of(cst.Assign) if _sets(n, node.attr.value))
+        return any(isinstance(line.value, _HELD) for line in lines)
+    bound = facts.script.bindings_of(node) if isinstance(node, cst.Name) else []
+    return any(b.how == "param" or isinstance(b.written, _HELD) for b in bound)
+
+
+def _sets(line: cst.Assign, attribute: str) -> bool:
+    """Tell whether ``line`` sets an ``attribute`` of an object."""
+    return any(isinstance(t.target, cst.Attribute) and t.target.attr.value == attribute for t in line.targets)
