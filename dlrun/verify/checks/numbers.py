@@ -7,6 +7,7 @@ from the last batch alone is another one for each rank, and their mean is shown:
 
 from __future__ import annotations
 
+import ast
 import functools
 import math
 import operator
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from dlrun.verify.checks.output import BAR, DURATION, NUMBER, close, is_time, shown
 from dlrun.verify.trace import Event, Run, Trace
-from dlrun.verify.tracer.conditions import TURNS
+from dlrun.verify.tracer.conditions import SHARED, TURNS
 from dlrun.verify.verdict import Check, failed, passed, unjudged
 from dlrun.verify.written import holds_same, numbers_in, said
 
@@ -42,6 +43,7 @@ UNSIGNED = str.maketrans("", "", "+-.")
 WIDEST = 6  # columns of a table that is written into one line
 DRAWN = re.compile(r"([^\w\s])\1+")  # as long as a bar of such signs, or a rule, may be
 FRACTION = re.compile(r"\d*\.\d+")
+WRAPS = SHARED | {"compound", "lr_scale", "serial_steps", "steps"}
 MINUTES = 5  # that a run may have taken before it wrote a file that is named by its beginning
 Key = tuple[str, str, str]  # what it is: printed, in which file, saved; the words around it; which of the numbers there
 
@@ -280,7 +282,26 @@ def _of_values(event: Event, batches: int, within: bool) -> Iterator[tuple[Key, 
         moment = abs(value - time.time()) < DAY  # of the clock of one run: start = time.time()
         if not moment and (saved or not (value.is_integer() or name == TURNS)):
             text = f"{name} in {f'`{what}`' if what else 'what is saved'} is {value:.6g}"
-            yield ("saved" if saved else "decided", what, name), Number(f"{value:.9g}", batches, within, text, event.at)
+            key = ("saved", what, name) if saved else ("decided", serially(what), serially(name))
+            yield key, Number(f"{value:.9g}", batches, within, text, event.at)
+
+
+@functools.cache
+def serially(condition: str) -> str:
+    """Return what the serial script has for a port's condition: ``loss < 1e-3`` of ``dl.average(loss) < 1e-3``."""
+    try:
+        return ast.unparse(_Serially().visit(ast.parse(condition, mode="eval")))
+    except SyntaxError:  # what a loop goes through has a name of its own
+        return condition
+
+
+class _Serially(ast.NodeTransformer):
+    """Takes away calls of dl_comm's functions, by any name of its module, that leave what they are given."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        called = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+        return node.args[0] if called and len(node.args) == 1 and node.func.attr in WRAPS else node  # type: ignore[attr-defined]
 
 
 def _of_files(run: Run, times: bool) -> Iterator[tuple[Key, Number]]:
