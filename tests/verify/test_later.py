@@ -96,7 +96,7 @@ def test_with_a_tail_counts_differ_by_what_pads_a_share(shown: str, status: str)
 
 def test_with_a_tail_learning_rates_are_left_aside() -> None:
     serial = run([*of_batches(4, 4, 4, 4, 4, 4, 1), event("print", "t.py:9", text="epoch 1 0.40 1.0e-01")])
-    tail = tail_of(serial, 2, 1)
+    tail = tail_of(serial, 2, 3)
     assert tail is not None
     shown = event("print", "t.py:9", text="epoch 1 0.40 2.0e-01")
     ranks = [
