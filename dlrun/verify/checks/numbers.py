@@ -159,9 +159,9 @@ def _rates_otherwise(
 def same_batches(serial: Run, run: Run) -> bool:
     """Whether the ranks have trained on the serial script's batches, each on one of them.
 
-    Where no loader gives them, they are what the models were given for each step. What all ranks give them alike, as
-    the beginning of a text that is shown, counts as one rank's. Where there is no module, batches are told by their
-    losses, which follow from them while the parameters stay.
+    Where no loader gives them, they are what the models were given for each step. What all ranks give them alike counts
+    once, as the beginning of a text that is shown, or, beside batches of their own, for each, as points of a boundary.
+    Where there is no module, batches are told by their losses, which follow from them while the parameters stay.
     """
     if any(epoch.trains for epoch in serial.root.epochs):
         mine, theirs = (Counter(h for trace in each.traces for h in _read(trace)) for each in (serial, run))
@@ -169,8 +169,11 @@ def same_batches(serial: Run, run: Run) -> bool:
     by = _given if any(_given(serial.root)) else _losses
     mine = Counter(by(serial.root))
     each_rank = [Counter(by(trace)) for trace in run.traces]
-    alike = functools.reduce(operator.and_, each_rank)
-    return bool(mine) and mine == sum((given - alike for given in each_rank), alike)
+    every, alike = sum(each_rank, Counter[str]()), functools.reduce(operator.and_, each_rank)
+    again = len(each_rank) - 1
+    once = {x: every[x] - again * alike[x] for x in mine | every}
+    own = any(x not in alike for x in every)  # else all ranks do the same work
+    return bool(mine) and all(mine[x] == number or (own and mine[x] == every[x]) for x, number in once.items())
 
 
 def _read(trace: Trace) -> Iterator[str]:
