@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,10 +102,12 @@ def test_numbers_of_a_right_port_are_the_serial_ones_and_others_are_told(script,
 
 
 def test_batches_of_fit_are_of_other_samples_where_others_come_last() -> None:
-    def fit(x, y=None, batch_size=None, epochs=1, validation_split=0.0, validation_data=None):
+    def fit(
+        x: Any, y: Any = None, batch_size: int = 4, epochs: int = 1, validation_split: float = 0.0, validation_data=None
+    ) -> tuple[Any, Any]:
         return x, y
 
-    def fitted(turn: int, **more: object):
+    def fitted(turn: int, **more: object) -> tuple[Any, Any]:
         orders = Orders("t.py", "out", "scratch", "folder", 6, 3, frozen=True, few=UNCUT, turn=turn, shares=2)
         return ShortFits(orders).wrapped(fit)(np.arange(32.0), y=np.arange(32) + 9, batch_size=4, **more)
 

@@ -70,7 +70,8 @@ def _mixed(options: dict[str, Any], turn: int) -> dict[str, Any]:
     if not all(isinstance(part, (np.ndarray, tf.Tensor)) and part.ndim for part in parts):
         return options
     order = np.argsort(np.sin(np.arange(_length(given)) * (turn + 1)), kind="stable")  # drawn from no generator
-    return options | tf.nest.map_structure(lambda part: tf.gather(part, order).numpy(), given)
+    mixed: dict[str, Any] = tf.nest.map_structure(lambda part: tf.gather(part, order).numpy(), given)
+    return options | mixed
 
 
 def _first(data: Any, batches: int, rows: int) -> Any:
