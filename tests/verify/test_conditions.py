@@ -227,6 +227,19 @@ def test_ranks_compare_with_the_best_so_far_and_no_multiple_of_it(values, best, 
     assert (check.fault if check else "") == fault
 
 
+@pytest.mark.parametrize(
+    ("value", "bound", "fault"), [(0.2, 1e-6, "other-bound"), (0.2, 2e-6, ""), (0.1, 1e-6, ""), (0.3, 1e-6, "")]
+)
+def test_what_a_rate_is_compared_with_is_scaled_as_the_rate_is(value: float, bound: float, fault: str) -> None:
+    def decided(lr: float, value: float, bound: float) -> list[Event]:
+        facts = {"values": {"x": value}, "bounds": {"x": bound}, "statistics": ""}
+        return [step(1, 0.9, lr=lr), event("decision", "t.py:9", what="x < least", **facts)]
+
+    ports = [decided(0.2 if value == 0.2 else 0.1, value, bound)] * 2  # or one that does not scale; or it is no rate
+    check = bounds(run(decided(0.1, 0.1, 1e-6)), run(*ports))
+    assert (check.fault if check else "") == fault
+
+
 def test_what_an_entry_is_compared_with_is_noted() -> None:
     noted: list[dict[str, float]] = []
     recorder = SimpleNamespace(note=lambda kind, **facts: noted.append(facts.get("bounds")), aside=nullcontext)

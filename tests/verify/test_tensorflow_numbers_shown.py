@@ -11,6 +11,7 @@ import pytest
 if find_spec("tensorflow") is None:
     pytest.skip("TensorFlow is not installed: nox -s keras2 keras3 runs these", allow_module_level=True)
 
+import tensorflow as tf
 from tensorflow_ports import KERAS_2
 
 from dlrun.port import port
@@ -115,3 +116,14 @@ def test_batches_of_fit_are_of_other_samples_where_others_come_last() -> None:
     assert sorted(x) == list(straight) == list(split) == list(range(32))  # the last ones are those of validation
     assert list(y) == list(x + 9)
     assert all(set(x[i : i + 4]) != set(straight[i : i + 4]) for i in range(0, 32, 4))
+
+
+def test_epochs_of_fit_are_cut_to_batches_that_ranks_share_evenly() -> None:
+    def fit(x: Any, batch_size: int = 4, epochs: int = 1, validation_data: Any = None) -> int:
+        return len(x)
+
+    orders = Orders("t.py", "out", "scratch", "folder", 6, 3, frozen=True, few=3, shares=2)
+    cut = ShortFits(orders).wrapped(fit)
+    assert [cut(np.arange(rows), batch_size=4) for rows in (40, 22, 20, 3)] == [24, 16, 16, 3]
+    batches = tf.data.Dataset.range(20).batch(4)
+    assert cut(batches) == 4

@@ -20,17 +20,29 @@ def bounds(serial: Run, run: Run) -> Check | None:
 
     A bound that is scaled as what it bounds is, such as a rate, is the same one. So is a smaller one of a count: of
     steps n ranks make fewer. One that changes, such as the best so far, is n times the serial one, or a part of it,
-    where what it bounds is the same throughout.
+    where what it bounds is the same throughout. And one that a rate is compared with is scaled as the rate is.
     """
     theirs = _by_operand(run.root)
+    rates = [{lr for step in each.root.steps for lr in step.lr} for each in (serial, run)]
     for key, places in _by_operand(serial.root).items():
         if len(places) == len(theirs.get(key, ())):
             for mine, other in zip(places, theirs[key], strict=True):
-                if _stays(mine) and _stays(other) and (check := _otherwise(key[1], mine[0], other[0], (*mine, *other))):
-                    return check
-                if check := _folds(key[1], mine, other, len(run.traces)):
+                stay = _stays(mine) and _stays(other)
+                of_rates = all(use[0][0] in each for use, each in zip((mine, other), rates, strict=True))
+                found = [_otherwise(key[1], mine[0], other[0], (*mine, *other))] if stay else []
+                found += [_unscaled(key[1], mine[0], other[0])] if stay and of_rates else []
+                found += [_folds(key[1], mine, other, len(run.traces))]
+                if check := next((check for check in found if check), None):
                     return check
     return None
+
+
+def _unscaled(name: str, mine: Use, other: Use) -> Check | None:
+    (a, x, _), (b, y, event) = mine, other
+    if not x or math.isclose(a, b, rel_tol=NEAR) or not math.isclose(x, y, rel_tol=NEAR):
+        return None
+    finding = f"{name} in `{event['what']}` is {b:.4g}, and {a:.4g} in the serial script, but is compared with {x:.4g}"
+    return failed(NAME, f"{finding} in both", "scale this as the rate is: dl.lr_scale()", "other-bound", where=event.at)
 
 
 def _folds(name: str, mine: Uses, other: Uses, n: int) -> Check | None:

@@ -49,6 +49,8 @@ class ShortFits:
         orders = self._orders
         batches, batch = orders.few * orders.shares, options.get("batch_size") or 32  # Keras's default
         given = {name: options[name] for name in SAMPLES if options.get(name) is not None}
+        there = _batches(given["x"], batch) if "x" in given else batches
+        batches = min(batches, there // orders.shares * orders.shares) or batches  # which ranks share evenly
         cut = {name: _first(part, batches, batches * batch) for name, part in given.items()}
         if any(part is None for part in cut.values()):
             return options
@@ -82,6 +84,14 @@ def _first(data: Any, batches: int, rows: int) -> Any:
     if not parts or not all(hasattr(part, "shape") and len(part.shape) for part in parts):
         return None
     return tf.nest.map_structure(lambda part: part[:rows], data)
+
+
+def _batches(data: Any, size: int) -> int:
+    """Return how many whole batches there are, of arrays of so many samples each; of a data set, how many it has."""
+    if isinstance(data, tf.data.Dataset):
+        known = int(data.cardinality())
+        return known if known > 0 else UNCUT
+    return _length(data) // size
 
 
 def _length(data: Any) -> int:
