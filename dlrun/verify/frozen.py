@@ -75,7 +75,8 @@ def frozen(
     further = None if few and made.is_whole() else made.further()
     if further and further.status == "failed":
         return [further], made.serial_runs, made.known, made.port_runs
-    if made.fits and made.has_left():  # behind an epoch of fit() that was too long
+    # Behind an epoch of fit() that was too long, or whose batches the ranks do not share evenly.
+    if made.fits and (made.uneven or made.has_left()):
         few = made.few()
         if few and few.status == "failed":
             return [few], made.serial_runs, made.known, made.port_runs
@@ -104,6 +105,7 @@ class Frozen:
         self.left: Check | None = None  # of the last run
         self.once: Check | None = None  # where no second epoch could be compared
         self.seldom: Check | None = None  # of a line that comes after n times the samples
+        self.uneven = False  # the last run has numbers that come after other batches than the serial ones
         self._rounds = 1
         self._loaders = loaders.training(serial.root)
         self._turn = _steps_of_turn(serial) if not self._loaders else 0
@@ -236,13 +238,15 @@ class Frozen:
 
     def _judged(self, pair: tuple[Run, Run], each: int, few: int) -> Check | None:
         """Judge two runs whose batches are the same; of others none of the numbers needs to be."""
-        noise = any(step.drew for step in self.serial.root.steps)  # dealt to whole batches
+        # Beside dropout, which is off, and the first weights of a model: noise is dealt to whole batches.
+        noise = any(step.drew for step in pair[0].root.steps if not step.count("optimizer"))
         alike = not noise if self.fewer == 1 or self.fits else same_batches(*pair)  # Keras weighs by samples
         if not alike:
             return next(iter(_uncompared(pair[0], ends_elsewhere(*pair) or OTHERS)), None)
         far = how_far(pair[1].root)
         found = self._compared(pair, each, few)
         self.known |= found.known
+        self.uneven = bool(found.unpaired)
         check = judged(found, len(pair[1].traces), far)
         if check and check.status == "failed":
             return check

@@ -29,6 +29,7 @@ UNPACK = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzm
 DATED = re.compile(rb"/(?:Creation|Mod)Date ?\([^)]*\)")  # in a PDF
 NEAR = 3 / 255  # so far apart may two pixels be by rounding: a line is drawn across parts of them
 MODELS = (b"keras_version", b"layer_names", b"saved_model", b"_CHECKPOINTABLE_OBJECT_GRAPH")  # beside weights
+WEIGHTS = ".weights.h5"  # what Keras 3 has all names of such files end in, which have none of these marks
 MOST = 2000  # numbers of a file that are read
 Place = tuple[str, float, int]  # what the number is called in its file, the number, and how many rows there are
 
@@ -47,7 +48,7 @@ def numbers_in(file: Path) -> list[Place]:
             found = [(tag, number, counts[tag]) for tag, number in scalars]
         elif (head := file.read_bytes()[:64]).startswith(DATABASE):
             found = list(_of_database(file))
-        elif head.startswith(HDF5) and not _is_model(file.read_bytes()):
+        elif head.startswith(HDF5) and not (file.name.endswith(WEIGHTS) or _is_model(file.read_bytes())):
             found = list(_of_hdf5(file))
         elif head.startswith(MATLAB):
             found = list(_of_matlab(file))
@@ -84,7 +85,11 @@ def _members(archive: Path) -> dict[str, int]:
 
 
 def _is_known(file: Path, head: bytes) -> bool:
-    read = file.suffix in (".npy", ".npz", ".keras", ".index") or "tfevents" in file.name or ".data-" in file.name
+    read = (
+        file.name.endswith((".npy", ".npz", ".keras", ".index", WEIGHTS))
+        or "tfevents" in file.name
+        or ".data-" in file.name
+    )
     pickled = head[:1] == b"\x80" or (head.startswith(ARCHIVE) and b"data.pkl" in head)  # of torch.save()
     arrays = head.startswith((HDF5, MATLAB)) and bool(numbers_in(file))
     return read or pickled or arrays or head.startswith(DATABASE) or _is_model(head)

@@ -62,6 +62,26 @@ def test_what_changes_a_rate_at_every_batch_does_so_as_in_n_serial_steps(change,
     assert "times more slowly" not in ported.report()
 
 
+@pytest.mark.parametrize(
+    ("change", "bound"),
+    [
+        ("row = {'loss': loss.item(), 'lr': opt.param_groups[0]['lr']}", "if row['loss'] < 0.5: break"),
+        ("row = dict(loss=loss.item(), lr=opt.param_groups[0]['lr'])", "if row.get('loss') < state['best']: break"),
+        ("row = (loss.item(), opt.param_groups[0]['lr'])", "if row[0] < 0.5: break"),
+        ("row = opt.param_groups[0]", "if row['momentum'] < 0.5: break"),
+        ("row = sum(p.numel() for group in opt.param_groups for p in group['params'])", "if row > 100: break"),
+        ("row = (loss.item(), opt.param_groups[0]['lr'])", "if row[-1] < dl.lr_scale(1e-6): break"),
+        ("row = {'loss': loss.item(), 'lr': opt.param_groups[0]['lr']}", "if row['lr'] < dl.lr_scale(1e-6): break"),
+        ("now, row = loss.item(), opt.param_groups[0]['lr']", "if row < dl.lr_scale(1e-6): break"),
+    ],
+)
+def test_what_stands_beside_a_rate_is_no_rate(change, bound) -> None:
+    serial = re.sub(r"dl\.lr_scale\((.*?)\)", r"\1", bound)
+    ported = port(SCRIPT.format(change=f"{change}\n        {serial}", sets="pass")).text
+    line = next(line for line in ported.splitlines() if line.endswith(": break"))
+    assert re.findall(r"lr_scale\(.*?\)", line) == re.findall(r"lr_scale\(.*?\)", bound)
+
+
 def test_what_changes_a_rate_by_what_changes_itself_is_doubted() -> None:
     change = "part = 1e-3 * x.size(0)\n        lr -= part"
     ported = port(SCRIPT.format(change=change, sets=SET))

@@ -209,6 +209,48 @@ def test_ranks_compare_with_the_bounds_of_the_serial_script(serial, port, fault)
     assert (check.fault if check else "") == fault
 
 
+@pytest.mark.parametrize(
+    ("values", "best", "fault"),
+    [
+        ((0.5, 0.6, 0.4), (0.0, 1.0, 1.2), "other-bound"),  # n times the best so far
+        ((0.5, 0.6, 0.4), (0.0, 0.5, 0.6), ""),
+        ((0.5, 0.5, 0.5), (0.0, 1.0, 1.0), ""),  # where the ranks have other numbers
+    ],
+)
+def test_ranks_compare_with_the_best_so_far_and_no_multiple_of_it(values, best, fault) -> None:
+    def decided(values, best) -> list[Event]:
+        pairs = [{"values": {"x": x}, "bounds": {"x": y}, "statistics": ""} for x, y in zip(values, best, strict=True)]
+        return [step(1, 0.9), *(event("choice", "t.py:9", what="x > best", **facts) for facts in pairs)]
+
+    ports = decided(values, best), decided(values, best)
+    check = bounds(run(decided((0.5, 0.6, 0.4), (0.0, 0.5, 0.6))), run(*ports))
+    assert (check.fault if check else "") == fault
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "fault"), [(0.2, 1e-6, "other-bound"), (0.2, 2e-6, ""), (0.1, 1e-6, ""), (0.3, 1e-6, "")]
+)
+def test_what_a_rate_is_compared_with_is_scaled_as_the_rate_is(value: float, bound: float, fault: str) -> None:
+    def decided(lr: float, value: float, bound: float) -> list[Event]:
+        facts = {"values": {"x": value}, "bounds": {"x": bound}, "statistics": ""}
+        return [step(1, 0.9, lr=lr), event("decision", "t.py:9", what="x < least", **facts)]
+
+    ports = [decided(0.2 if value == 0.2 else 0.1, value, bound)] * 2  # or one that does not scale; or it is no rate
+    check = bounds(run(decided(0.1, 0.1, 1e-6)), run(*ports))
+    assert (check.fault if check else "") == fault
+
+
+def test_what_an_entry_is_compared_with_is_noted() -> None:
+    noted: list[dict[str, float]] = []
+    recorder = SimpleNamespace(note=lambda kind, **facts: noted.append(facts.get("bounds")), aside=nullcontext)
+    recorder.statistics = str
+    source = "for x in y:\n    if row['f1'] > dl.lr_scale(state['best']) or row[f()] > 9:\n        save(x)\n"
+    space = {WATCH: watch(recorder), "y": [1], "row": {"f1": 0.5, 0: 0.0}, "state": {"best": 0.25}, "save": str}  # type: ignore[arg-type]
+    dl = SimpleNamespace(lr_scale=lambda rate: 2 * rate)
+    exec(watched(source, "script.py"), space | {"dl": dl, "f": int})
+    assert noted[0] == {"row['f1']": 0.5}
+
+
 def test_a_condition_under_which_a_script_exits_is_watched() -> None:
     source = (
         "if best < 0.5:\n    sys.exit(3)\nif best < 0.4:\n    raise SystemExit('poor')\nif best < 1:\n    print(best)\n"

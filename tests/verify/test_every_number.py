@@ -209,6 +209,17 @@ def test_what_is_saved_is_compared_by_name_and_a_decision_by_its_text() -> None:
     assert [pair.key[0] for pair in compared(serial, ended(0.75, 0.5), 2).other] == ["saved", "decided"]
 
 
+def test_a_decision_by_what_dl_comm_makes_of_a_number_is_compared_with_the_serial_one() -> None:
+    def ended(batches: int, what: str, **values: float) -> Run:
+        return run([*trained(batches), event("choice", what=what, values=values)])
+
+    serial = ended(4, "loss < best", loss=0.25, best=0.5)
+    text = "dl.average(loss) < dl.lr_scale(best)"
+    one, other = (ended(2, text, **{"dl.average(loss)": loss, "best": 0.5}) for loss in (0.25, 0.125))
+    assert (compared(serial, one, 2).same, compared(serial, one, 2).unpaired) == (2, ())
+    assert [pair.port.digits for pair in compared(serial, other, 2).other] == ["0.125"]
+
+
 def test_arrays_and_scalars_of_tensorboard_in_files_are_compared_with_their_places(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     runs = []
@@ -296,6 +307,16 @@ def test_numbers_of_hdf5_and_of_matlab_are_read(tmp_path: Path) -> None:
     of_hdf5 = {name: number for name, number, _ in numbers_in(tmp_path / "a.h5")}
     assert of_hdf5 | {"@best[0]": 0.25, "fit/loss[1]": 0.25, "length of fit/loss": 2} == of_hdf5
     assert ("loss[1]", 0.25, 1) in numbers_in(tmp_path / "a.mat")
+
+
+def test_weights_of_keras_are_compared_where_they_are_saved_and_not_in_their_file(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install h5py")
+    files = [tmp_path / name for name in ("a.weights.h5", "b.weights.h5")]
+    for number, name in enumerate(files):
+        with h5py.File(name, "w") as file:
+            file.create_group("layers/dense/vars").create_dataset("0", data=[0.5, number])
+    assert numbers_in(files[0]) == []
+    assert holds_same(*files)
 
 
 def test_pictures_whose_pixels_differ_by_rounding_are_the_same(tmp_path: Path) -> None:

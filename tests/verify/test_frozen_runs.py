@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from by_hand import epoch, event, optimizer, run, step
 from dlrun.verify.checks.ends import ends_elsewhere, exits
 from dlrun.verify.checks.iterations import epochs_of
 from dlrun.verify.checks.numbers import same_batches
-from dlrun.verify.frozen import epochs_left, frozen, how_far
+from dlrun.verify.frozen import BATCHES, epochs_left, frozen, how_far
 from dlrun.verify.job import Job
 from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.trace import Event, Run
@@ -51,7 +51,7 @@ class Stand:
         return one(), two()
 
     def frozen(self, steps: int, few: int, made: tuple[int, ...], turn: int | None = None, **orders: Any) -> Run:
-        assert (made, orders["turn_steps"]) == ((0,), 0)
+        assert (made, orders.get("turn_steps", 0)) == ((0,), 0)
         self.made.append((few, turn))
         port = self.own if self.own and orders.get("own_gradients") else self.port
         return port if turn is None else self.serial(turn)
@@ -102,6 +102,27 @@ def test_no_more_runs_are_made_where_all_that_is_shown_was_come_to(tmp_path: Pat
     assert stand.made == [(3, 0), (3, None)]
 
 
+@pytest.mark.parametrize(
+    ("first", "drew", "few"),
+    [
+        (["numpy"], [], True),  # first weights
+        ([], ["numpy"], False),  # noise
+    ],
+)
+def test_numbers_of_fit_whose_batches_ranks_do_not_share_evenly_are_compared_in_few(first, drew, few, tmp_path) -> None:
+    def fitted(batches: list[int]) -> list[Event]:
+        facts = {"epoch": {"fit": True}, "step": {"drew": drew}}
+        events = [replace(each, facts=each.facts | facts.get(each.kind, {})) for each in trained(batches, "rows 8")]
+        return [replace(e, facts=e.facts | {"drew": first}) if e.facts.get("step") == 1 else e for e in events]
+
+    (tmp_path / "train.py").write_text("x = 1\n")
+    serial, ranks = run(fitted([0, 1, 2])), run(fitted([0, 2]), fitted([1, 3]))
+    stand = Stand(lambda turn: serial, ranks, [], job=Job(tmp_path / "train.py", tmp_path / "b.py"))
+    assert frozen(stand, serial, serial, ranks)[0][0].status == "open"
+    assert stand.made[:2] == [(UNCUT, 0), (UNCUT, None)]
+    assert stand.made[2:4] == ([(BATCHES, 0), (BATCHES, None)] if few else [])
+
+
 def test_what_all_ranks_give_their_models_alike_counts_once_among_batches() -> None:
     def rank(*given: str) -> list[Event]:
         return [optimizer(), *(event("forward", hash=each) for each in given), step(1, 0.9)]
@@ -111,6 +132,9 @@ def test_what_all_ranks_give_their_models_alike_counts_once_among_batches() -> N
     assert not same_batches(serial, run(rank("a", "prime"), rank("c", "prime")))
     assert not same_batches(serial, run(rank("a", "b", "prime"), rank("a", "b", "prime", "c")))
     assert not same_batches(run(rank("a", "a")), run(rank("a"), rank("a")))  # all ranks do the same work
+    bounded = run(rank("a", "edge"), rank("b", "edge"))  # as where the points of a boundary are given for each step
+    assert same_batches(run(rank("a", "edge", "b", "edge")), bounded)
+    assert not same_batches(run(rank("a", "edge", "c", "edge")), bounded)
 
 
 def test_without_a_module_batches_are_told_by_their_losses() -> None:

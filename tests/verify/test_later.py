@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from by_hand import event, optimizer, run, step
 
@@ -90,6 +92,18 @@ def test_with_a_tail_counts_differ_by_what_pads_a_share(shown: str, status: str)
     assert tail is not None
     ranks = run([*of_batches(4, 3), event("print", "t.py:9", text=f"seen {shown}")], of_batches(4, 3))
     assert tails(serial, ranks, serial, tail, (serial, serial)).status == status
+
+
+def test_with_a_tail_learning_rates_are_left_aside() -> None:
+    serial = run([*of_batches(4, 4, 4, 4, 4, 4, 1), event("print", "t.py:9", text="epoch 1 0.40 1.0e-01")])
+    tail = tail_of(serial, 2, 3)
+    assert tail is not None
+    shown = event("print", "t.py:9", text="epoch 1 0.40 2.0e-01")
+    ranks = [
+        [replace(e, facts=e.facts | {"lr": [0.2]}) if e.kind == "step" else e for e in (*of_batches(4, 4, 4, 3), *more)]
+        for more in ([shown], [])
+    ]
+    assert tails(serial, run(*ranks), serial, tail, (serial, serial)).status == "passed"
 
 
 def test_a_tail_that_1_rank_weighs_otherwise_is_named() -> None:

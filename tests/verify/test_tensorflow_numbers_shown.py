@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
+import numpy as np
 import pytest
 
 if find_spec("tensorflow") is None:
     pytest.skip("TensorFlow is not installed: nox -s keras2 keras3 runs these", allow_module_level=True)
 
+import tensorflow as tf
 from tensorflow_ports import KERAS_2
 
 from dlrun.port import port
 from dlrun.verify.frozen import frozen
 from dlrun.verify.job import Job, Runs
+from dlrun.verify.tracer.recorder import UNCUT, Orders
+from dlrun.verify.tracer.short_fits import ShortFits
 
 HEAD = """import numpy as np
 import tensorflow as tf
@@ -95,3 +100,30 @@ def test_numbers_of_a_right_port_are_the_serial_ones_and_others_are_told(script,
     checks, *_ = frozen(runs, alone, alone, runs.sharded())
     print(*checks, sep="\n")
     assert [check.status for check in checks] == ["failed" if edits else "passed"]
+
+
+def test_batches_of_fit_are_of_other_samples_where_others_come_last() -> None:
+    def fit(
+        x: Any, y: Any = None, batch_size: int = 4, epochs: int = 1, validation_split: float = 0.0, validation_data=None
+    ) -> tuple[Any, Any]:
+        return x, y
+
+    def fitted(turn: int, **more: object) -> tuple[Any, Any]:
+        orders = Orders("t.py", "out", "scratch", "folder", 6, 3, frozen=True, few=UNCUT, turn=turn, shares=2)
+        return ShortFits(orders).wrapped(fit)(np.arange(32.0), y=np.arange(32) + 9, batch_size=4, **more)
+
+    (x, y), (straight, _), (split, _) = fitted(1), fitted(0), fitted(1, validation_split=0.25)
+    assert sorted(x) == list(straight) == list(split) == list(range(32))  # the last ones are those of validation
+    assert list(y) == list(x + 9)
+    assert all(set(x[i : i + 4]) != set(straight[i : i + 4]) for i in range(0, 32, 4))
+
+
+def test_epochs_of_fit_are_cut_to_batches_that_ranks_share_evenly() -> None:
+    def fit(x: Any, batch_size: int = 4, epochs: int = 1, validation_data: Any = None) -> int:
+        return len(x)
+
+    orders = Orders("t.py", "out", "scratch", "folder", 6, 3, frozen=True, few=3, shares=2)
+    cut = ShortFits(orders).wrapped(fit)
+    assert [cut(np.arange(rows), batch_size=4) for rows in (40, 22, 20, 3)] == [24, 16, 16, 3]
+    batches = tf.data.Dataset.range(20).batch(4)
+    assert cut(batches) == 4

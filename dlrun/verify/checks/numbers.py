@@ -7,6 +7,7 @@ from the last batch alone is another one for each rank, and their mean is shown:
 
 from __future__ import annotations
 
+import ast
 import functools
 import math
 import operator
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from dlrun.verify.checks.output import BAR, DURATION, NUMBER, close, is_time, shown
 from dlrun.verify.trace import Event, Run, Trace
-from dlrun.verify.tracer.conditions import TURNS
+from dlrun.verify.tracer.conditions import SHARED, TURNS
 from dlrun.verify.verdict import Check, failed, passed, unjudged
 from dlrun.verify.written import holds_same, numbers_in, said
 
@@ -42,6 +43,7 @@ UNSIGNED = str.maketrans("", "", "+-.")
 WIDEST = 6  # columns of a table that is written into one line
 DRAWN = re.compile(r"([^\w\s])\1+")  # as long as a bar of such signs, or a rule, may be
 FRACTION = re.compile(r"\d*\.\d+")
+WRAPS = SHARED | {"compound", "lr_scale", "serial_steps", "steps"}
 MINUTES = 5  # that a run may have taken before it wrote a file that is named by its beginning
 Key = tuple[str, str, str]  # what it is: printed, in which file, saved; the words around it; which of the numbers there
 
@@ -157,9 +159,9 @@ def _rates_otherwise(
 def same_batches(serial: Run, run: Run) -> bool:
     """Whether the ranks have trained on the serial script's batches, each on one of them.
 
-    Where no loader gives them, they are what the models were given for each step. What all ranks give them alike, as
-    the beginning of a text that is shown, counts as one rank's. Where there is no module, batches are told by their
-    losses, which follow from them while the parameters stay.
+    Where no loader gives them, they are what the models were given for each step. What all ranks give them alike counts
+    once, as the beginning of a text that is shown, or, beside batches of their own, for each, as points of a boundary.
+    Where there is no module, batches are told by their losses, which follow from them while the parameters stay.
     """
     if any(epoch.trains for epoch in serial.root.epochs):
         mine, theirs = (Counter(h for trace in each.traces for h in _read(trace)) for each in (serial, run))
@@ -167,8 +169,11 @@ def same_batches(serial: Run, run: Run) -> bool:
     by = _given if any(_given(serial.root)) else _losses
     mine = Counter(by(serial.root))
     each_rank = [Counter(by(trace)) for trace in run.traces]
-    alike = functools.reduce(operator.and_, each_rank)
-    return bool(mine) and mine == sum((given - alike for given in each_rank), alike)
+    every, alike = sum(each_rank, Counter[str]()), functools.reduce(operator.and_, each_rank)
+    again = len(each_rank) - 1
+    once = {x: every[x] - again * alike[x] for x in mine | every}
+    own = any(x not in alike for x in every)  # else all ranks do the same work
+    return bool(mine) and all(mine[x] == number or (own and mine[x] == every[x]) for x, number in once.items())
 
 
 def _read(trace: Trace) -> Iterator[str]:
@@ -280,7 +285,26 @@ def _of_values(event: Event, batches: int, within: bool) -> Iterator[tuple[Key, 
         moment = abs(value - time.time()) < DAY  # of the clock of one run: start = time.time()
         if not moment and (saved or not (value.is_integer() or name == TURNS)):
             text = f"{name} in {f'`{what}`' if what else 'what is saved'} is {value:.6g}"
-            yield ("saved" if saved else "decided", what, name), Number(f"{value:.9g}", batches, within, text, event.at)
+            key = ("saved", what, name) if saved else ("decided", serially(what), serially(name))
+            yield key, Number(f"{value:.9g}", batches, within, text, event.at)
+
+
+@functools.cache
+def serially(condition: str) -> str:
+    """Return what the serial script has for a port's condition: ``loss < 1e-3`` of ``dl.average(loss) < 1e-3``."""
+    try:
+        return ast.unparse(_Serially().visit(ast.parse(condition, mode="eval")))
+    except SyntaxError:  # what a loop goes through has a name of its own
+        return condition
+
+
+class _Serially(ast.NodeTransformer):
+    """Takes away calls of dl_comm's functions, by any name of its module, that leave what they are given."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        called = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+        return node.args[0] if called and len(node.args) == 1 and node.func.attr in WRAPS else node  # type: ignore[attr-defined]
 
 
 def _of_files(run: Run, times: bool) -> Iterator[tuple[Key, Number]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlrun.verify.checks.data import batches_a_step, training
-from dlrun.verify.checks.numbers import RATES, alike, compared, numbers_of, varying
+from dlrun.verify.checks.numbers import RATES, alike, compared, is_rate, numbers_of, varying
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, passed, unjudged
 
@@ -54,6 +54,7 @@ def tails(serial: Run, run: Run, alone: Run, tail: Tail, again: Sequence[Run]) -
         return wrong
     n, same, apart = len(run.traces), 0, list[str]()
     most = WEIGHS * EPOCHS / tail.serial
+    rates = [{f"{lr:.4g}" for step in each.root.steps for lr in step.lr} for each in (serial, run)]
     mine, theirs, loose = numbers_of(serial), numbers_of(run), varying([numbers_of(each) for each in again])
     for key, ones in mine.items():
         if key in loose or key[2].startswith(RATES) or ones[0].rows > EPOCHS:
@@ -62,6 +63,8 @@ def tails(serial: Run, run: Run, alone: Run, tail: Tail, again: Sequence[Run]) -
         apart += [ones[0].text] if key[0] == "shown" and len(ones) > len(twos) else []  # a best one may come elsewhere
         for turn, (one, two) in enumerate(zip(ones, twos, strict=False), 1):
             whole = one.value.is_integer() and two.value.is_integer()
+            if is_rate(one, rates[0]) and is_rate(two, rates[1]):
+                continue  # judged by itself
             near = abs(one.value - two.value) < n * turn if whole else math.isclose(one.value, two.value, rel_tol=most)
             same += near or alike(one.digits, two.digits)
             apart += [] if near or alike(one.digits, two.digits) else [f"{one.text} / {two.text}"]

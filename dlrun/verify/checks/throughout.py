@@ -25,7 +25,7 @@ def throughout(serial: Run, run: Run, sharded: Run) -> Check | None:
     """
     if otherwise(sharded):
         return None
-    found = [_rates(serial, run), _unscaled(serial, run, sharded)]
+    found = [_rates(serial, run), _unscaled(serial, run, sharded), _reset(serial, run, sharded)]
     found += [judge(run) for judge in (mean_gradients, broadcast) if judge(sharded).status != "failed"]
     return next((check for check in found if check and check.status == "failed"), None)
 
@@ -51,8 +51,7 @@ def _unscaled(serial: Run, run: Run, sharded: Run) -> Check | None:
 
     Where those of the first steps are all scaled, and nothing says that this one is not to be.
     """
-    promised, known = promised_by(sharded), _first_rates(sharded)
-    left = {call["lr"] for call in run.root.returns("lr_scale") if call["lr"] == call["result"]}  # by the rule "none"
+    promised, known, left = promised_by(sharded), _first_rates(sharded), _left(run)
     one, other = _first_rates(serial), _first_rates(run)
     rates = {key: (x, other[key][1]) for key, (_, x) in one.items() if key in other and x and x not in left}
     before = [math.isclose(y, promised * x) for key, (x, y) in rates.items() if key in known]
@@ -60,11 +59,46 @@ def _unscaled(serial: Run, run: Run, sharded: Run) -> Check | None:
     if promised == 1 or not later or not before or not all(before):
         return None
     (_, base), (at, rate) = one[later[0]], other[later[0]]
-    finding = f"{rate:.4g} on {len(run.traces)} ranks and {base:.4g} on 1, where those before it are scaled by "
-    finding += f"{promised:.4g}"
+    return _not_scaled(base, rate, at, promised, len(run.traces), "those before it are")
+
+
+def _reset(serial: Run, run: Run, sharded: Run) -> Check | None:
+    """Tell of a rate that is set anew later, as for a second phase with the same optimizer, and not scaled, or twice.
+
+    Only of the first change: a rate that falls on and on may come to a least one, which is not to be scaled.
+    """
+    promised, left = promised_by(sharded), _left(run)
+    levels, others = _levels(serial), _levels(run)
+    for key, one in levels.items() if promised != 1 else ():
+        two = others.get(key, [])
+        if len(one) == len(two) > 1 and all(rate for _, rate in one[:2]) and one[1][1] not in left:
+            before, after = (y / x for (_, x), (_, y) in zip(one[:2], two, strict=False))
+            if _is_either(before, promised) and _is_either(after, 1, promised**2):
+                return _not_scaled(one[1][1], two[1][1], two[1][0], promised, len(run.traces), "the one before it is")
+    return None
+
+
+def _not_scaled(base: float, rate: float, at: str, promised: float, n: int, others: str) -> Check:
+    finding = f"{rate:.4g} on {n} ranks and {base:.4g} on 1, where {others} scaled by {promised:.4g}"
     lost = math.isclose(rate, base)
     todo = f"scale it{', too, with' * lost}{' once: one' * (not lost)} dl.lr_scale()"
     return failed(RATE, finding, todo, "lost-scaling" if lost else "double-scaling", where=at)
+
+
+def _left(run: Run) -> set[float]:
+    """Return the rates that are not scaled by the rule "none"."""
+    return {call["lr"] for call in run.root.returns("lr_scale") if call["lr"] == call["result"]}
+
+
+def _levels(run: Run) -> dict[tuple[int, int], list[tuple[str, float]]]:
+    """Return the rates of each optimizer's groups, one after the other, with the line of the first step with each."""
+    found: dict[tuple[int, int], list[tuple[str, float]]] = {}
+    for step in run.root.steps:
+        for group, rate in enumerate(step.lr):
+            levels = found.setdefault((step.optimizer, group), [])
+            if not levels or not math.isclose(levels[-1][1], rate, rel_tol=1e-6):
+                levels.append((step.at, rate))
+    return found
 
 
 def _is_either(ratio: float, *known: float) -> bool:

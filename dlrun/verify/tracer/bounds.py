@@ -9,7 +9,8 @@ from typing import Any
 from dlrun.verify.tracer.syntax import callee
 
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-PLAIN = (ast.Constant, ast.Name, ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Load, ast.operator, ast.unaryop)
+READ = (ast.Name, ast.Attribute, ast.Subscript)
+PLAIN = (*READ, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Load, ast.operator, ast.unaryop)
 SAME = {"get_nranks", "lr_scale"}  # dl_comm's functions that are asked once more without any effect
 
 
@@ -20,7 +21,7 @@ def bounds_in(test: ast.expr) -> ast.Dict:
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ORDERS):
             one, other = node.left, node.comparators[0]
             for operand, bound in ((one, other), (other, one)):
-                if isinstance(operand, (ast.Name, ast.Attribute)) and _is_plain(bound):
+                if isinstance(operand, READ) and _is_plain(operand) and _is_plain(bound):
                     found.setdefault(ast.unparse(operand), ast.unparse(bound))
     return ast.Dict(
         [ast.Constant(name) for name in found], [ast.parse(bound, mode="eval").body for bound in found.values()]

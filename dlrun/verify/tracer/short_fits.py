@@ -1,4 +1,7 @@
-"""Calls of ``fit`` with a few batches of each rank, and few epochs: so a script comes to what it shows behind them."""
+"""Calls of ``fit`` with a few batches of each rank, and few epochs: so a script comes to what it shows behind them.
+
+And with other samples in each batch, by which numbers change that do not follow from all samples alone.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from dlrun.verify.tracer.recorder import UNCUT, Orders
@@ -20,7 +24,7 @@ class ShortFits:
 
     def __init__(self, orders: Orders) -> None:
         self._orders, self._depth = orders, 0
-        self._wanted = orders.frozen and orders.few not in (0, UNCUT)
+        self._few = orders.frozen and orders.few not in (0, UNCUT)
 
     def wrapped(self, fit: Callable[..., Any], skip: int = 0) -> Callable[..., Any]:
         """Return ``fit``, cut; its arguments begin behind ``skip`` others, such as ``self``."""
@@ -31,9 +35,11 @@ class ShortFits:
             options = dict(zip(names, args[skip:], strict=False)) | kwargs
             self._depth += 1
             try:
-                if self._depth > 1 or not self._wanted or any(options.get(name) for name in OTHERWISE):
+                wanted = self._few or self._orders.turn
+                if self._depth > 1 or not wanted or any(options.get(name) for name in OTHERWISE):
                     return fit(*args, **kwargs)
-                return fit(*args[:skip], **self._cut(options))
+                options = self._cut(options) if self._few else options
+                return fit(*args[:skip], **(_mixed(options, self._orders.turn) if self._orders.turn else options))
             finally:
                 self._depth -= 1
 
@@ -43,6 +49,8 @@ class ShortFits:
         orders = self._orders
         batches, batch = orders.few * orders.shares, options.get("batch_size") or 32  # Keras's default
         given = {name: options[name] for name in SAMPLES if options.get(name) is not None}
+        there = _batches(given["x"], batch) if "x" in given else batches
+        batches = min(batches, there // orders.shares * orders.shares) or batches  # which ranks share evenly
         cut = {name: _first(part, batches, batches * batch) for name, part in given.items()}
         if any(part is None for part in cut.values()):
             return options
@@ -57,6 +65,17 @@ class ShortFits:
         return options | cut | {"epochs": min(options.get("epochs") or 1, begins + epochs), "validation_data": tested}
 
 
+def _mixed(options: dict[str, Any], turn: int) -> dict[str, Any]:
+    """Return arguments whose arrays have their rows in another order, all in the same; as they are without arrays."""
+    given = {name: options[name] for name in SAMPLES if options.get(name) is not None}
+    parts = tf.nest.flatten(given)
+    if not all(isinstance(part, (np.ndarray, tf.Tensor)) and part.ndim for part in parts):
+        return options
+    order = np.argsort(np.sin(np.arange(_length(given)) * (turn + 1)), kind="stable")  # drawn from no generator
+    mixed: dict[str, Any] = tf.nest.map_structure(lambda part: tf.gather(part, order).numpy(), given)
+    return options | mixed
+
+
 def _first(data: Any, batches: int, rows: int) -> Any:
     """Return the first batches of a data set, or the first rows of arrays; None of anything else."""
     if isinstance(data, tf.data.Dataset):
@@ -65,6 +84,14 @@ def _first(data: Any, batches: int, rows: int) -> Any:
     if not parts or not all(hasattr(part, "shape") and len(part.shape) for part in parts):
         return None
     return tf.nest.map_structure(lambda part: part[:rows], data)
+
+
+def _batches(data: Any, size: int) -> int:
+    """Return how many whole batches there are, of arrays of so many samples each; of a data set, how many it has."""
+    if isinstance(data, tf.data.Dataset):
+        known = int(data.cardinality())
+        return known if known > 0 else UNCUT
+    return _length(data) // size
 
 
 def _length(data: Any) -> int:

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.numbers.computed import computed, reaching
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import Binding, dotted, walk
 
 _RATES = ("lr", "learning_rate")
@@ -154,16 +155,14 @@ def is_least(steps: cst.CSTNode) -> bool:
 
 def scaled_already(facts: ScriptFacts, value: cst.CSTNode, seen: frozenset[str] = frozenset()) -> bool:
     """Tell whether ``value`` is computed from a rate that an optimizer holds, and so is scaled."""
-    calls = [n for n in walk(value) if isinstance(n, cst.Call)]
+    nodes = list(_made_of(facts, value))
+    calls = [n for n in nodes if isinstance(n, cst.Call)]
     numbers = {n for call in calls if dotted(call.func) == "len" for n in walk(call)}  # of groups, and no rates
-    for n in (n for n in walk(value) if n not in numbers):
-        if isinstance(n, cst.Attribute) and n.attr.value in (
-            "param_groups",
-            "get_last_lr",
-            "get_lr",
-            "defaults",
-            "base_lrs",
-        ):
+    others = _reads_other_entries(facts, nodes)
+    for n in (n for n in nodes if n not in numbers):
+        if isinstance(n, cst.Attribute) and n.attr.value in ("get_last_lr", "get_lr", "defaults", "base_lrs"):
+            return True
+        if isinstance(n, cst.Attribute) and n.attr.value == "param_groups" and not others:
             return True
         if (
             isinstance(n, cst.SimpleString)
@@ -176,15 +175,16 @@ def scaled_already(facts: ScriptFacts, value: cst.CSTNode, seen: frozenset[str] 
         if (
             isinstance(n, cst.Name)
             and n.value not in seen
+            and not (others and is_group(facts, n))
             and not isinstance(facts.script.parents.get(n), cst.Attribute)
         ):
             bindings, scope = facts.script.scopes[n].lookup(n.value)
             if scope is None or len(bindings) > 6:
                 continue
             for b in bindings:
-                plain = b.how == "assign" and b.path in ((), ("part",))
+                plain = b.value if b.path == ("part",) else b.written
                 each = _gone_through(b) if b.how == "assign" and b.path[:1] == ("each",) else None
-                if plain and b.value is not None and scaled_already(facts, b.value, seen | {n.value}):
+                if b.how == "assign" and plain is not None and scaled_already(facts, plain, seen | {n.value}):
                     return True
                 if each is not None and _holds_rates(facts, each, seen | {n.value}):
                     return True
@@ -193,6 +193,65 @@ def scaled_already(facts: ScriptFacts, value: cst.CSTNode, seen: frozenset[str] 
             if any(scaled_already(facts, made, seen | {dotted(n)}) for made in kept):
                 return True
     return False
+
+
+def _made_of(facts: ScriptFacts, value: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the nodes of ``value``: of an entry of what is written out those of that entry, and not of its neighbours.
+
+    In ``row = {"loss": loss, "lr": group["lr"]}`` the entry ``row["loss"]`` is no rate.
+    """
+    entries = _entries(facts, value)
+    if entries is None:
+        yield value
+    for part in value.children if entries is None else entries:
+        yield from _made_of(facts, part)
+
+
+def _entries(facts: ScriptFacts, node: cst.CSTNode) -> list[cst.BaseExpression] | None:
+    """Return what may be read by ``row["loss"]`` or ``row[0]`` of dicts and tuples that are written out; else None."""
+    match node:
+        case cst.Subscript(value=cst.Name() as box, slice=[cst.SubscriptElement(slice=cst.Index(value=at))]):
+            key = text_of(at)
+        case cst.Call(func=cst.Attribute(value=cst.Name() as box, attr=cst.Name("get")), args=[cst.Arg(value=at), *_]):
+            key = text_of(at)
+        case _:
+            return None
+    found: list[cst.BaseExpression] = []
+    for binding in facts.script.bindings_of(box):
+        made = binding.value if binding.how == "assign" and not binding.path else None
+        if key and (keyed := pairs(made)) if made is not None else []:
+            found += [value for name, value in keyed if name is None or text_of(name) in ("", key)]
+        elif isinstance(made, cst.Tuple) and not _starred(made) and (place := _place(at)) is not None:
+            found += [e.value for e in made.elements[place:][:1]]
+        else:
+            return None
+    return found or None
+
+
+def _place(at: cst.BaseExpression) -> int | None:
+    """Return the place that is written as ``2``, or ``-1``."""
+    match at:
+        case cst.Integer():
+            return at.evaluated_value
+        case cst.UnaryOperation(operator=cst.Minus(), expression=cst.Integer() as number):
+            return -number.evaluated_value
+    return None
+
+
+def _starred(made: cst.Tuple) -> bool:
+    return any(isinstance(element, cst.StarredElement) for element in made.elements)
+
+
+def _reads_other_entries(facts: ScriptFacts, nodes: list[cst.CSTNode]) -> bool:
+    """Tell whether ``nodes`` read entries of groups, and none that is a rate: ``group["params"]``."""
+    keys = {
+        text_of(at)
+        for node in nodes
+        if isinstance(node, cst.Subscript)
+        and isinstance(at := getattr(node.slice[0].slice, "value", None), cst.SimpleString)
+        and is_group(facts, node.value)
+    }
+    return bool(keys) and keys.isdisjoint(("lr", "initial_lr"))
 
 
 def _gone_through(binding: Binding) -> cst.BaseExpression | None:
