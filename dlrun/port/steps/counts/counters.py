@@ -275,12 +275,18 @@ def is_one(node: cst.CSTNode) -> bool:
 def this_included(script: Script, read: cst.BaseExpression) -> cst.BaseExpression:
     """Return the steps so far, this one included, where ``read`` is those before it: ``step + 1``; else ``read``.
 
-    Of n serial steps that one of n ranks stands for that is the last, and the bound of a warm-up is reached.
+    Of n serial steps that one of n ranks stands for that is the last, and the bound of a warm-up is reached. Not so of
+    ``rate / (1 + step)``, which begins with ``rate``.
     """
     more = script.parents[read]
-    if isinstance(more, cst.BinaryOperation) and isinstance(more.operator, cst.Add):
-        return more if is_one(more.left if more.right is read else more.right) else read
-    return read
+    if not isinstance(more, cst.BinaryOperation) or not isinstance(more.operator, cst.Add):
+        return read
+    below: cst.CSTNode = more
+    while isinstance(up := script.parents[below], (cst.BinaryOperation, cst.UnaryOperation)):
+        if isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Divide) and up.right is below:
+            return read
+        below = up
+    return more if is_one(more.left if more.right is read else more.right) else read
 
 
 def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:

@@ -58,7 +58,7 @@ def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
             )
         elif name not in _LISTS or _sorted(facts, call) or _is_removed(facts, call):
             continue
-        elif name != "os.scandir" and _come_together(facts, call):
+        elif name != "os.scandir" and not _is_printed(facts, call) and _come_together(facts, call):
             yield Edit(
                 call,
                 "nodes may list files in different orders: all ranks take rank 0's",
@@ -251,6 +251,13 @@ def _meet(facts: ScriptFacts, call: cst.CSTNode) -> bool:
     once = all(script.inside(call, comp.for_in.iter) for comp in comprehensions)
     met = facts.guard is None or facts.guard in above
     return met and once and not blocks and script.tree_of(call) is script.module and not before_init(facts, call)
+
+
+def _is_printed(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether a call is nothing but printed, which is rank 0's."""
+    up = facts.script.parents[node]
+    call = facts.script.parents[up] if isinstance(up, cst.Arg) else None
+    return isinstance(call, cst.Call) and facts.script.name_of(call.func) == "builtins.print"
 
 
 def _come_together(facts: ScriptFacts, node: cst.CSTNode, depth: int = _DEEP) -> bool:
