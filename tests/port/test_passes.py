@@ -19,7 +19,9 @@ from dlrun.port.feeds.tensorflow import TapeFeeds
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script
 from dlrun.port.steps import GRID, STEPS
-from dlrun.port.steps.counts import keras_annealing, keras_schedules, script_schedules, steps
+from dlrun.port.steps.counts import script_schedules, steps
+from dlrun.port.steps.counts.keras import annealing as keras_annealing
+from dlrun.port.steps.counts.keras import schedules as keras_schedules
 from dlrun.port.steps.metrics import annealing, guards, statistics, weights
 from dlrun.port.steps.output import caches, downloads, stamps, stopping
 from dlrun.port.steps.shard import stretches, unseeded

@@ -18,9 +18,11 @@ from dlrun.port.feeds.positions.counting import counts_too
 from dlrun.port.insert import expression, statements
 from dlrun.port.placement import torch as placement
 from dlrun.port.program.script import calls_method, dotted, walk
-from dlrun.port.steps.counts import keras_annealing, keras_schedules, moving
+from dlrun.port.steps.counts import moving
 from dlrun.port.steps.counts.bounds import sources
-from dlrun.port.steps.counts.keras_loops import before, bound, in_strides, shared, turns
+from dlrun.port.steps.counts.keras import annealing
+from dlrun.port.steps.counts.keras import schedules as keras_schedules
+from dlrun.port.steps.counts.keras.loops import before, bound, in_strides, shared, turns
 from dlrun.port.steps.gradients import keras_doubts
 from dlrun.port.steps.gradients.gradients import rank_0_draws
 from dlrun.port.steps.metrics import coupled, local_variables, quotients
@@ -223,7 +225,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     counting += [over for over in facts.dealt if counts_too(facts.flow, over) and not in_strides(facts, over)]
     yield from (told := list(keras_schedules.keras(facts, counting, list(shared(facts)))))
     followed = {edit.node for edit in told if isinstance(edit, Edit)}
-    yield from keras_annealing.keras(facts, keras_schedules.batches(facts, counting), followed)
+    yield from annealing.keras(facts, keras_schedules.batches(facts, counting), followed)
     yield from moving.keras(facts)
     for node in facts.iterated:
         over = next((up for up in facts.script.above(node) if isinstance(up, cst.For)), None)

@@ -19,12 +19,12 @@ from dlrun.port.steps.counts import (
     changing_rates,
     file_numbers,
     hooks,
-    keras_cadences,
-    keras_schedules,
     moving,
     script_schedules,
 )
 from dlrun.port.steps.counts.counters import attributes, counters, variables
+from dlrun.port.steps.counts.keras import cadences as keras_cadences
+from dlrun.port.steps.counts.keras import schedules as keras_schedules
 from dlrun.port.steps.counts.step_rates import StepRates
 from dlrun.port.steps.counts.steps import at_times
 from dlrun.port.steps.counts.update_counts import steps_so_far

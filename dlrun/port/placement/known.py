@@ -20,7 +20,7 @@ _MADE = ("loader", "iterable", "indices", "stretch")
 
 def shards_of_keras(facts: KerasFacts, steps: Iterable[Edit]) -> Shards:
     """Return where the batches of the loops around ``train_on_batch()`` come from."""
-    from dlrun.port.steps.counts.keras_loops import shared
+    from dlrun.port.steps.counts.keras.loops import shared
     from dlrun.port.steps.metrics import ramps
 
     steps = list(steps)

@@ -19,7 +19,7 @@ from dlrun.port.steps.counts.changing_rates import FORGETS, compound, is_told
 from dlrun.port.steps.counts.conditions import divided as divided_by
 from dlrun.port.steps.counts.conditions import is_apart
 from dlrun.port.steps.counts.counters import callers, each_update, innermost
-from dlrun.port.steps.counts.keras_schedules import of_batches
+from dlrun.port.steps.counts.keras.schedules import of_batches
 from dlrun.port.steps.counts.step_rates import StepRates, ways
 
 # Libraries' averages of weights: where they take what stays of the old one.

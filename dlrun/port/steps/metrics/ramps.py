@@ -17,8 +17,8 @@ from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts import steps
 from dlrun.port.steps.counts.changing_rates import change, compound, is_judged, is_told, target_of
 from dlrun.port.steps.counts.counters import each_update, innermost, is_one
-from dlrun.port.steps.counts.keras_phases import bodies
-from dlrun.port.steps.counts.keras_schedules import is_plain, of_batches
+from dlrun.port.steps.counts.keras.phases import bodies
+from dlrun.port.steps.counts.keras.schedules import is_plain, of_batches
 from dlrun.port.steps.metrics.annealing import steered, weights
 
 _MULTIPLIES = "a weight is multiplied by it at every batch, and n ranks take 1/n of the batches"
@@ -144,7 +144,7 @@ def _of_callbacks(facts: KerasFacts) -> Iterator[Edit]:
         if found is None or node in rates or not of_batches(facts, node):
             continue
         if not isinstance(node, cst.Call) and not isinstance(target_of(node), cst.Attribute):
-            continue  # a name of the method's own: see ``keras_schedules``
+            continue  # a name of the method's own: see ``counts/keras/schedules``
         by, adds = found
         kept = isinstance(node, cst.Call) and not adds
         kept = kept or any(_is_same(facts, n, target_of(node)) for n in handed if not script.inside(n, node))

@@ -14,7 +14,7 @@ from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts.bounds import compared
 from dlrun.port.steps.counts.conditions import divided, is_apart
-from dlrun.port.steps.counts.keras_schedules import of_batches
+from dlrun.port.steps.counts.keras.schedules import of_batches
 from dlrun.port.steps.counts.update_counts import bare
 from dlrun.port.steps.metrics.annealing import COMPARES
 

@@ -13,7 +13,7 @@ from dlrun.port.facts.numbers.computed import Tells
 from dlrun.port.program.script import argument, dotted, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import asked, divided, fewer, rests_of
-from dlrun.port.steps.counts.keras_schedules import number_of_batch, of_batches
+from dlrun.port.steps.counts.keras.schedules import number_of_batch, of_batches
 from dlrun.port.steps.counts.update_counts import bare
 
 _SAVERS = {"ModelCheckpoint": "save_freq", "BackupAndRestore": "save_freq", "TensorBoard": "update_freq"}

@@ -11,10 +11,10 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.numbers.computed import Tells, computed
 from dlrun.port.insert import expression
 from dlrun.port.program.script import calls_method, dotted, walk
-from dlrun.port.steps.counts import keras_cadences, keras_phases
 from dlrun.port.steps.counts.conditions import fewer, rests_of
 from dlrun.port.steps.counts.counters import is_one
-from dlrun.port.steps.counts.keras_phases import bodies
+from dlrun.port.steps.counts.keras import cadences, phases
+from dlrun.port.steps.counts.keras.phases import bodies
 from dlrun.port.steps.metrics import ramps
 from dlrun.port.steps.metrics.annealing import FOLLOWS, compared_with_draws, grows, picks
 
@@ -56,7 +56,7 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
         own = dotted(node.value) == "self" and (script.class_of(node), node.attr.value) in known
         return own or batches(node) or dotted(node).endswith("optimizer.iterations")
 
-    paced = keras_phases.cadences(facts, reads)
+    paced = phases.cadences(facts, reads)
     for every in (n for n in paced if n not in divided):
         yield from (fewer(facts, n, _BETWEEN) for n in (every, *rests_of(script, every)))
     divided = {*divided, *paced, *(n for count in paced.values() for n in walk(count))}
@@ -68,8 +68,8 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
     for read in found:
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
     yield from ramps.keras(facts)
-    yield from keras_phases.keras(facts, reads, {*divided, *found})
-    yield from keras_cadences.keras(facts, batches)
+    yield from phases.keras(facts, reads, {*divided, *found})
+    yield from cadences.keras(facts, batches)
 
 
 def _counted(facts: KerasFacts) -> Iterator[tuple[cst.CSTNode | None, str]]:

@@ -1,0 +1,1 @@
+"""Counts of batches and steps in callbacks of Keras and in loops around its models."""
