@@ -590,11 +590,13 @@ def test_the_ranks_meet_where_rank_0_has_removed_what_they_would_list() -> None:
     ],
 )
 def test_a_folder_that_rank_0_has_filled_is_listed_after_it(written, listed, waits):
-    made = f"for i in range(9):\n    np.save({written}, np.ones(3))\nnames = {listed}\n"
-    text = port(f"{SERIAL}import glob, os\nimport numpy as np\n{made}").text
+    made = f"for i in range(9):\n    np.save({written}, np.ones(3))\nnames = LISTED\n"
+    source = f"{SERIAL}import glob, os\nimport numpy as np\n{made}"
+    assert f"names = dl.broadcast({listed})" in port(source.replace("LISTED", listed)).text  # rank 0's, in its order
+    text = port(source.replace("LISTED", f"sorted({listed})")).text
     lists, _, rest = listed.partition("(")
-    assert (f"names = dl.rank0_first({lists})({rest}" in text) == waits
-    assert waits or f"names = {listed}" in text
+    assert (f"names = sorted(dl.rank0_first({lists})({rest}" in text) == waits
+    assert waits or f"names = sorted({listed})" in text
 
 
 COMMANDS = """import os, subprocess

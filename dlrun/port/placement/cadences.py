@@ -23,7 +23,7 @@ from dlrun.port.placement.selected import compared_in_order
 from dlrun.port.placement.shards import Cadence, Shards
 from dlrun.port.placement.store import Method, Obj
 from dlrun.port.placement.values import BENT_COUNT, Kind, Place
-from dlrun.port.program.script import Script, dotted, walk
+from dlrun.port.program.script import Script, calls_method, dotted, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import divided, ends_iteration, fewer, picked_by, rests_of
 from dlrun.port.steps.counts.milestones import WHY, losses_behind, passes_by, serial, sets_any, updates
@@ -111,6 +111,8 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
         if bodies is None:
             continue
         trains = updates(facts, bodies) or sets_any(bodies, losses_behind(facts.script, node))
+        if not trains and any(how == "until" for _, _, how in found) and _shows(run, bodies):
+            continue  # the first few lines: if step < 3: print(x.shape)
         if trains and not all(how in ("from", "until") and not _is_length(count) for count, _, how in found):
             continue  # of several batches
         if any(n in run.shards.ramped for body in bodies for n in walk(body)):
@@ -199,8 +201,21 @@ def _asked(run: Interpreter, node: cst.BaseExpression) -> Iterator[tuple[cst.Bas
         return
     if how is cst.In and _are_serial(run, right):
         yield left, right, "in"
+    elif how in _UNTIL and _bounds_loop(run.script, node):
+        return
     elif how in (cst.Equal, *_FROM, *_UNTIL) and _is_serial(run, right):
         yield left, right, "equal" if how is cst.Equal else "from" if how in _FROM else "until"
+
+
+def _bounds_loop(script: Script, test: cst.CSTNode) -> bool:
+    """Tell whether a loop goes on by ``test``: see ``steps/counts/bounds``."""
+    return any(isinstance(up, cst.While) and script.inside(test, up.test) for up in script.above(test))
+
+
+def _shows(run: Interpreter, bodies: list[cst.CSTNode]) -> bool:
+    """Tell whether ``bodies`` show something, and step no schedule."""
+    calls = [n for body in bodies for n in walk(body) if isinstance(n, cst.Call)]
+    return any(call in run.sinks for call in calls) and not any(calls_method(call, "step") for call in calls)
 
 
 def _is_length(count: cst.BaseExpression) -> bool:
@@ -307,7 +322,8 @@ def counts(run: Interpreter, node: cst.BaseExpression) -> bool:
     place = _place(run, node)
     if place is None:
         return False
-    return (place.kind in (Kind.COUNT, Kind.INDEX) and place.at is None) or (place.kind is Kind.RUN and place.counts)
+    run_so_far = place.kind is Kind.RUN and place.counts and "fires" not in place.adds
+    return (place.kind in (Kind.COUNT, Kind.INDEX) and place.at is None) or run_so_far
 
 
 def _is_serial(run: Interpreter, number: cst.BaseExpression) -> bool:

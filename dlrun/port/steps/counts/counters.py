@@ -276,17 +276,28 @@ def this_included(script: Script, read: cst.BaseExpression) -> cst.BaseExpressio
     """Return the steps so far, this one included, where ``read`` is those before it: ``step + 1``; else ``read``.
 
     Of n serial steps that one of n ranks stands for that is the last, and the bound of a warm-up is reached. Not so of
-    ``rate / (1 + step)``, which begins with ``rate``.
+    ``rate / (1 + step)``, which begins with ``rate``, nor beside the steps before: ``(1 + step) / (10 + step)``.
     """
-    more = script.parents[read]
+    top: cst.CSTNode = read
+    while isinstance(up := script.parents[top], (cst.BaseExpression, cst.Arg)):
+        top = up
+    alike = [n for n in walk(top) if type(n) is type(read) and n.deep_equals(read)]
+    return script.parents[read] if all(_is_last(script, n) for n in alike) else read  # type: ignore[return-value]
+
+
+def _is_last(script: Script, read: cst.CSTNode) -> bool:
+    """Tell whether 1 is added to ``read``, and nothing divided by that."""
+    below = more = script.parents[read]
     if not isinstance(more, cst.BinaryOperation) or not isinstance(more.operator, cst.Add):
-        return read
-    below: cst.CSTNode = more
+        return False
     while isinstance(up := script.parents[below], (cst.BinaryOperation, cst.UnaryOperation)):
-        if isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Divide) and up.right is below:
-            return read
+        how = up.operator if isinstance(up, cst.BinaryOperation) and up.right is below else None
+        if isinstance(how, cst.Divide):
+            return False
+        if isinstance(how, cst.Power):
+            break  # 1 - 0.9 ** (step + 1)
         below = up
-    return more if is_one(more.left if more.right is read else more.right) else read
+    return is_one(more.left if more.right is read else more.right)
 
 
 def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:

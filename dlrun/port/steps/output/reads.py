@@ -14,6 +14,7 @@ from dlrun.port.facts.numbers.texts import spelt
 from dlrun.port.insert import expression
 from dlrun.port.steps.output import downloads, unseen_files
 from dlrun.port.steps.output.writes import called, is_path, saves_model, stays, writes
+from dlrun.port.steps.shard.order import is_listed_alike
 
 _READS = re.compile(
     r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
@@ -75,7 +76,7 @@ def back(facts: ScriptFacts) -> Iterator[Edit]:
     for call, mine in read:
         last = _last_run(facts, call)
         before = (words for one, words in written if tree_of(one) is not tree_of(call) or order[one] < last)
-        if any(not words.isdisjoint(mine) for words in before):
+        if any(not words.isdisjoint(mine) for words in before) and not is_listed_alike(facts, call):
             yield Edit(
                 call.func,
                 "rank 0 first: it has written what all read",

@@ -58,7 +58,7 @@ def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
             )
         elif name not in _LISTS or _sorted(facts, call) or _is_removed(facts, call):
             continue
-        elif name != "os.scandir" and not _is_printed(facts, call) and _come_together(facts, call):
+        elif is_listed_alike(facts, call):
             yield Edit(
                 call,
                 "nodes may list files in different orders: all ranks take rank 0's",
@@ -251,6 +251,13 @@ def _meet(facts: ScriptFacts, call: cst.CSTNode) -> bool:
     once = all(script.inside(call, comp.for_in.iter) for comp in comprehensions)
     met = facts.guard is None or facts.guard in above
     return met and once and not blocks and script.tree_of(call) is script.module and not before_init(facts, call)
+
+
+def is_listed_alike(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether ``call`` lists files in whichever order, where all ranks come together: they take rank 0's list."""
+    name = facts.script.name_of(call.func)
+    alike = name not in _LISTS or name == "os.scandir" or _sorted(facts, call) or _is_removed(facts, call)
+    return not alike and not _is_printed(facts, call) and _come_together(facts, call)
 
 
 def _is_printed(facts: ScriptFacts, node: cst.CSTNode) -> bool:
