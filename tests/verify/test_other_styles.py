@@ -310,11 +310,13 @@ for epoch in range(2):
 """
 
 
-@pytest.mark.parametrize(("count", "faults"), [("dl.serial_steps(step)", set()), ("step", {"schedule-too-long"})])
+@pytest.mark.parametrize(
+    ("count", "faults"), [("dl.serial_steps(step + 1)", set()), ("(step + 1)", {"schedule-too-long"})]
+)
 def test_a_rate_that_is_set_behind_a_step_is_that_of_the_next(count, faults, prove):
     text = port(BEHIND).text
     assert "dl.lr_scale(0.05 * min(1.0, dl.serial_steps(step + 1) / 12))" in text
-    assert prove(text.replace("dl.serial_steps(step)", count), serial=BEHIND).faults == faults
+    assert prove(text.replace("dl.serial_steps(step + 1)", count), serial=BEHIND).faults == faults
 
 
 LOGGED = """import logging, os, shutil, sys
