@@ -458,7 +458,8 @@ class Statements(Loops):
         )
         root = next((n for n in walk(target.value) if isinstance(n, cst.Name)), target)
         counts = again and not self.cadenced
-        if self.loop is None or self.shards.kind(root) or (self.content(value).uniform and not counts):
+        ramped = source is not None and any(n in self.shards.ramped for n in walk(source))  # the rate of a group
+        if self.loop is None or ramped or self.shards.kind(root) or (self.content(value).uniform and not counts):
             return
         text = f"{owner}[] keeps what each rank stores there"
         for ref in by.receiver.refs:
