@@ -71,8 +71,11 @@ class ControlFlow(ByKey):
     def _asks_for_end(self, test: cst.BaseExpression) -> bool:
         """Tell whether ``test`` asks for the end of a shard: ``batch is None`` of ``batch = next(batches, None)``."""
         match test:
-            case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(cst.Is(), cst.Name("None"))]):
-                return self.loop is not None and self.seen_last(left).name == OR_END
+            case cst.Comparison(
+                left=cst.Name() as left, comparisons=[cst.ComparisonTarget(cst.Is(), cst.Name("None"))]
+            ):
+                with self.unrecorded():
+                    return self.loop is not None and self.eval(left).name == OR_END
         return False
 
     def _do_If(self, node: cst.If) -> None:  # noqa: N802
