@@ -183,7 +183,7 @@ def test_what_happens_several_times_an_epoch_does_so_with_n_ranks_too(often):
         ("0 < args.most < done", "0 < dl.steps(args.most) < done"),
         ("args.most <= done", "dl.steps(args.most) <= done"),
         ("args.most > 0 and done > args.most", "args.most > 0 and done > dl.steps(args.most)"),
-        ("args.most >= done", "args.most >= done"),  # ends after the first step
+        ("args.most >= done", "dl.steps(args.most) >= done"),  # ends after the first step
     ],
 )
 def test_a_count_of_steps_that_ends_the_training_is_divided_on_either_side_of_its_comparison(end, written):

@@ -51,17 +51,17 @@ def test_a_chance_that_falls_with_the_steps_falls_as_fast_in_epochs_whoever_draw
 @pytest.mark.parametrize(
     ("part", "line", "written"),
     [
-        ("1.0 if done < 1000 else 0.5", "pass", ["dl.steps(1000)"]),
-        ("0.5", "if done > 5000: update(x, 2.0)", ["dl.steps(5000)"]),
-        ("1.0 if epoch < 10 else 0.5", "pass", []),
-        ("0.5", "if done > 5000: print('late')", []),
+        ("1.0 if done < 1000 else 0.5", "pass", "done < dl.steps(1000)"),
+        ("0.5", "if done > 5000: update(x, 2.0)", "done > dl.steps(5000)"),
+        ("1.0 if epoch < 10 else 0.5", "pass", "epoch < 10"),
+        ("0.5", "if done > 5000: print('late')", "done > dl.steps(5000)"),
     ],
 )
-def test_a_loss_or_an_update_of_a_tape_that_changes_at_some_step_is_doubted(part, line, written) -> None:
-    assert [d.write for d in doubts(tape(part, line=line))] == written
+def test_a_loss_or_an_update_of_a_tape_changes_at_the_step_that_stands_for_the_serial_one(part, line, written) -> None:
+    assert written in port(tape(part, line=line)).text and not doubts(tape(part, line=line))
 
 
-def test_so_is_what_a_session_is_fed_or_runs_from_some_step_on() -> None:
+def test_so_does_what_a_session_is_fed_or_runs_from_some_step_on() -> None:
     source = """import numpy as np
 import tensorflow.compat.v1 as tf
 tf.disable_v2_behavior()
@@ -79,7 +79,9 @@ with tf.Session() as session:
         if step > 5000:
             session.run(second, {x: batch})
 """
-    assert [d.write for d in doubts(source)] == ["dl.steps(1000)", "dl.steps(5000)"]
+    text = port(source).text
+    assert "0.0 if step < dl.steps(1000) else 1.0" in text and "if step > dl.steps(5000):" in text
+    assert not doubts(source)
 
 
 @pytest.mark.parametrize("line", ["take_over()", "target.set_weights(net.get_weights())"])
