@@ -184,8 +184,39 @@ def test_a_rate_that_is_read_by_another_name_or_function_falls_as_in_the_serial_
     loop = "for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n    LINE\n"
     ported = port(TOP + given + loop.replace("LINE", line))
     assert "dl.compound(0.99)" in ported.text and not [d for d in ported.doubts if d.name == "unknown-placement"]
+    assert "lr_scale(rate()" not in ported.text  # it is scaled: n times as much at every batch
+    less = port(
+        TOP + given + loop.replace("LINE", line).replace("*= 0.99", "-= 0.001").replace("* 0.99", "- 0.001")
+    ).text
+    assert less.count("dl.serial_steps(0.001)") == 1 and less.count("lr_scale(dl.") < 2
     first = loop.replace("LINE", "opt.param_groups[0]['lr'] = base * 0.99")  # the same in each iteration
     assert "compound" not in port(TOP + given + first).text
+
+
+TAPED = """import tensorflow as tf
+from tensorflow import keras
+net, opt = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+def rate(): return float(opt.learning_rate.numpy())
+for x in tf.data.Dataset.from_tensor_slices(rows).batch(8):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(net(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, net.variables), net.variables))
+    LINE
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ("opt.learning_rate.assign(rate() * 0.99)", "opt.learning_rate.assign(rate() * dl.compound(0.99))"),
+        ("opt.learning_rate.assign(rate() - 0.01)", "opt.learning_rate.assign(rate() - SCALED)"),
+        ("opt.learning_rate = opt.learning_rate - 0.01", "opt.learning_rate = opt.learning_rate - SCALED"),
+        ("opt.learning_rate.assign_sub(0.01)", "opt.learning_rate.assign_sub(dl.lr_scale(dl.serial_steps(0.01)))"),
+    ],
+)
+def test_so_does_one_of_a_tape_and_what_is_taken_away_is_scaled_once(line, written):
+    text = port(TAPED.replace("LINE", line)).text
+    assert written.replace("SCALED", "dl.serial_steps(dl.lr_scale(0.01))") in text
 
 
 STEPS = (

@@ -49,10 +49,10 @@ def _counted_on(
 ) -> Iterator[tuple[cst.BaseExpression, bool, list[cst.BaseExpression]]]:
     """Yield by what counts go on in every iteration, whether down, and from which expressions they begin."""
     for line in (*facts.script.of(cst.AugAssign), *facts.script.of(cst.Assign)):
-        moved = _moved(line)
-        if moved is None or not counts(moved[0]) or _picks(facts, moved[0]) or not _runs_always(facts, line):
+        found = moved(line)
+        if found is None or not counts(found[0]) or _picks(facts, found[0]) or not _runs_always(facts, line):
             continue
-        count, step, down = moved
+        count, step, down = found
         known = (run.shards.counted, run.shards.ramped, run.shards.divided)
         if any(step in nodes for nodes in known):
             continue
@@ -60,7 +60,7 @@ def _counted_on(
         yield step, down, [value for value in written if value is not None and not counts(value)]
 
 
-def _moved(line: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, bool] | None:
+def moved(line: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, bool] | None:
     """Return what ``line`` counts on, by how much, and whether down: ``left -= 8``, ``left = left - 1``."""
     match line:
         case cst.AugAssign(target=target, operator=cst.AddAssign() | cst.SubtractAssign() as how, value=step):

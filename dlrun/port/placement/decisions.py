@@ -25,6 +25,7 @@ _ENDS = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 _FILES = ("exists", "is_dir", "is_file", "isdir", "isfile")
 _EXITS = ("sys.exit", "builtins.exit", "builtins.quit", "os._exit")
 _AS_THEY_ARE = ("int", "float", "abs")
+_RATES = ("lr", "learning_rate")  # attributes of optimizers, which count nothing
 _COMPARED = (cst.Comparison, cst.ComparisonTarget, cst.BooleanOperation, cst.UnaryOperation, cst.BinaryOperation)
 
 
@@ -246,6 +247,7 @@ class Decisions(ShownCounts):
         known = (*self.run.shards.divided, *self.run.shards.counted)
         for nodes in (walk(value), computed(self.facts.flow, [value]).nodes):  # or in what a function computes it of
             names = [n for n in nodes if isinstance(n, (cst.Name, cst.Attribute)) and n in self.run.seen]
+            names = [n for n in names if dotted(n).rpartition(".")[2] not in _RATES or isinstance(n, cst.Name)]
             counts = [n for n in names if self.place(n).kind is Kind.COUNT or self.place(n).counts]
             if counts:
                 break

@@ -12,6 +12,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.models.kinds import plays
 from dlrun.port.facts.numbers.scalars import Scalars
 from dlrun.port.facts.updates.session import SessionGradients
+from dlrun.port.placement.countdowns import moved
 from dlrun.port.placement.shards import Shards
 from dlrun.port.program.script import calls_method
 
@@ -145,8 +146,11 @@ def _ramped(facts: ScriptFacts, steps: Iterable[Edit]) -> frozenset[cst.CSTNode]
     """Return the factors that are raised to the power of the ranks, and the fractions that their number multiplies."""
     found = [e for e in steps if isinstance(e.node, cst.BaseExpression)]
     texts = [(e.node, facts.script.module.code_for_node(e.rewrite(e.node))) for e in found]
-    moved = {n.value for n in facts.script.of(cst.AugAssign) if isinstance(n.value, cst.Float)}  # rate -= 0.001
-    found_moved = {n for n, text in texts if n in moved and text.startswith(f"{facts.alias}.serial_steps(")}
+    lines = (*facts.script.of(cst.AugAssign), *facts.script.of(cst.Assign))
+    by = {change[1] for line in lines if (change := moved(line)) is not None}  # rate -= 0.001
+    found_moved = {
+        n for n, text in texts if n in by and isinstance(n, cst.Float) and f"{facts.alias}.serial_steps(" in text
+    }
     return frozenset(n for n, text in texts if text.startswith(f"{facts.alias}.compound(")) | found_moved
 
 

@@ -162,6 +162,10 @@ def scaled_already(facts: ScriptFacts, value: cst.CSTNode, seen: frozenset[str] 
     for n in (n for n in nodes if n not in numbers):
         if isinstance(n, cst.Attribute) and n.attr.value in ("get_last_lr", "get_lr", "defaults", "base_lrs"):
             return True
+        if isinstance(n, cst.Call) and (name := dotted(n.func)) and name not in seen:  # def rate(): return group["lr"]
+            ends = [end for target in facts.flow.targets(n) for end in facts.flow.returns(target)]
+            if any(scaled_already(facts, end, seen | {name}) for end in ends):
+                return True
         if isinstance(n, cst.Attribute) and n.attr.value == "param_groups" and not others:
             return True
         if (

@@ -19,6 +19,7 @@ from dlrun.port.steps.counts.step_rates import TELLS_APART
 
 MULTIPLIES = "it multiplies the rate at every batch, and n ranks take 1/n of the batches"
 FORGETS = "a moving average forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
+_MOVES = ("assign_add", "assign_sub")
 _READ = ("numpy", "item", "value", "read_value")
 _SCALES = (cst.MultiplyAssign, cst.DivideAssign)
 
@@ -88,9 +89,14 @@ def _updated(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode]) 
 
 
 def _grown(facts: Facts, node: cst.CSTNode) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
-    """Return what multiplies that by which ``node`` changes a rate; a group's, which is scaled, by as much again."""
+    """Return what multiplies that by which ``node`` changes a rate; one that is scaled, by as much again.
+
+    What is added in a new rate of Keras is scaled with it: see ``steps/rate/keras_rate``.
+    """
     target = target_of(node)
     rule = facts.options.lr_scaling
+    if facts.framework != "torch" and not isinstance(node, cst.AugAssign) and not calls_method(node, *_MOVES):
+        rule = "none"
 
     def more(by: cst.BaseExpression) -> cst.BaseExpression:
         steps = expression("torch/serial_steps", {"step": by}, dl=facts.alias)
@@ -139,7 +145,7 @@ def change(facts: ScriptFacts, node: cst.CSTNode) -> tuple[cst.BaseExpression, b
     if isinstance(node, cst.AugAssign):
         adds = isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign))
         return (node.value, adds) if adds or isinstance(node.operator, _SCALES) else None
-    if isinstance(node, cst.Call) and node.args and calls_method(node, "assign_add", "assign_sub"):
+    if isinstance(node, cst.Call) and node.args and calls_method(node, *_MOVES):
         return node.args[0].value, True
     sets = isinstance(node, cst.Call) and len(node.args) == 2 and facts.script.name_of(node.func).endswith(".set_value")
     if not isinstance(node, cst.Assign) and not sets and not (calls_method(node, "assign") and node.args):
