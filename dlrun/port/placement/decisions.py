@@ -247,7 +247,7 @@ class Decisions(ShownCounts):
         known = (*self.run.shards.divided, *self.run.shards.counted)
         for nodes in (walk(value), computed(self.facts.flow, [value]).nodes):  # or in what a function computes it of
             names = [n for n in nodes if isinstance(n, (cst.Name, cst.Attribute)) and n in self.run.seen]
-            names = [n for n in names if dotted(n).rpartition(".")[2] not in _RATES or isinstance(n, cst.Name)]
+            names = [n for n in names if isinstance(n, cst.Name) or n.attr.value not in _RATES]
             counts = [n for n in names if self.place(n).kind is Kind.COUNT or self.place(n).counts]
             if counts:
                 break
