@@ -183,7 +183,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         tops=feeds.orders.tops,
         feeds=tuple(feeds.found.values()),
         states=tuple(feeds.carried.by_loop.values()),
-        carries=tuple(feeds.carried.dealt),
+        carries=tuple(feeds.carried.sharded),
         lengths=tuple(dict.fromkeys(feeds.uses.lengths(feeds.found.values())) if options.batch == "local" else ()),
         sampled=tuple(samples),
         permutations=tuple(feeds.permutations()),

@@ -238,7 +238,7 @@ class Frozen:
 
     def _judged(self, pair: tuple[Run, Run], each: int, few: int) -> Check | None:
         """Judge two runs whose batches are the same; of others none of the numbers needs to be."""
-        # Beside dropout, which is off, and the first weights of a model: noise is dealt to whole batches.
+        # Beside dropout, which is off, and the first weights of a model: noise is given to whole batches.
         noise = any(step.drew for step in pair[0].root.steps if not step.count("optimizer"))
         alike = not noise if self.fewer == 1 or self.fits else same_batches(*pair)  # Keras weighs by samples
         if not alike:

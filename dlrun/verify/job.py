@@ -22,7 +22,7 @@ from dlrun.verify.checks.reached import reached, unshown
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.shown import NAME as SHOWN
 from dlrun.verify.checks.shown import numbers_shown
-from dlrun.verify.checks.sizes import dealt_out, repeats
+from dlrun.verify.checks.sizes import is_sharded, repeats
 from dlrun.verify.compare import SHARDED, compare, ran
 from dlrun.verify.evaluations import FIRST, Evaluations, shared
 from dlrun.verify.frozen import frozen
@@ -236,8 +236,8 @@ class Runs:
             return skipped(whole.NAME, FIRST), None
         keeps = data.batch_factor(serial, sharded) == 1
         own = not data.training(serial.root)
-        alike = keeps and own and dealt_out(serial.root, sharded)
-        given = {"dealt": alike or (own and repeats(serial.root, sharded) > 0), "alike": alike}
+        alike = keeps and own and is_sharded(serial.root, sharded)
+        given = {"divided": alike or (own and repeats(serial.root, sharded) > 0), "alike": alike}
         loud, reason = None, whole.reason_against(serial, self.job.ranks, **given)
         if reason in (whole.NORM, whole.NOISE) and whole.is_eager(serial):
             still = self._serial("quiet", self.cut, quiet=True)

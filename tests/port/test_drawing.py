@@ -120,7 +120,7 @@ def test_epochs_that_are_asked_for_with_next_are_no_steps() -> None:
     assert EPOCH in text and "print(turn, loss)" in text
 
 
-def test_batches_that_a_generator_makes_are_dealt_out_as_before() -> None:
+def test_batches_that_a_generator_makes_are_sharded_as_before() -> None:
     loop = (
         "def batches():\n    while True:\n        yield from loader\n\nfor i, (a, b) in enumerate(batches()):\n"
         "    opt.zero_grad()\n    loss = (model(a) - b).pow(2).mean()\n    loss.backward()\n    opt.step()\n"

@@ -32,7 +32,7 @@ class Data:
 """
 
 
-def test_a_generator_is_dealt_out_in_one_order_and_stays_whole_where_it_only_evaluates():
+def test_a_generator_is_sharded_in_one_order_and_stays_whole_where_it_only_evaluates():
     text = port(f"""{HEAD}{GENERATOR}{MADE}
 for epoch in range(3):
     for i, (x, y) in enumerate(minibatches(a, b, 8)):
@@ -100,9 +100,9 @@ def test_the_updates_of_a_critic_in_each_turn_are_as_many_as_before():
     drawn = port(source + CRITIC.format(outer="for it in range(1000):", real="x[np.random.randint(0, 99, 8)]")).text
     assert "for it in range(dl.steps(1000)):" in drawn
     assert "for _ in range(5):" in drawn
-    dealt = port(source + CRITIC.format(outer="for x, y in DataLoader(data, shuffle=True):", real="x")).text
-    assert "for x, y in dl.shard(DataLoader(data, shuffle=True)):" in dealt
-    assert "for _ in range(5):" in dealt
+    sharded = port(source + CRITIC.format(outer="for x, y in DataLoader(data, shuffle=True):", real="x")).text
+    assert "for x, y in dl.shard(DataLoader(data, shuffle=True)):" in sharded
+    assert "for _ in range(5):" in sharded
     batches = "it = iter(loader)\nwhile i < len(loader):\n    j = 0"
     counting = CRITIC.replace("for _ in range(5)", "while j < 5")
     by_hand = counting.format(outer=batches, real="next(it)[0]; j += 1; i += 1")
@@ -417,14 +417,16 @@ for step in range(100):
 
 
 @pytest.mark.parametrize(
-    ("made", "dealt"), [("iter(loader)", "iter(dl.shard(loader))"), ("endless(loader)", "endless(dl.shard(loader))")]
+    ("made", "sharded"), [("iter(loader)", "iter(dl.shard(loader))"), ("endless(loader)", "endless(dl.shard(loader))")]
 )
-def test_a_loader_stays_whole_where_an_evaluation_draws_from_it_and_each_iterator_of_the_training_is_dealt(made, dealt):
+def test_a_loader_stays_whole_where_an_evaluation_draws_from_it_and_each_iterator_of_the_training_is_sharded(
+    made, sharded
+):
     text = port(EVALUATED.replace("MADE", made)).text
     assert "loader = DataLoader(data, batch_size=8, shuffle=True)\n" in text
     assert f"    taken, total = {made}, 0.0\n" in text
-    assert f"\nit = {dealt}\n" in text
-    assert f"        it = {dealt}\n" in text
+    assert f"\nit = {sharded}\n" in text
+    assert f"        it = {sharded}\n" in text
 
 
 SHARED = """
@@ -573,7 +575,7 @@ class InTurn:
 """
 
 
-def test_loaders_behind_an_object_that_only_gives_the_next_batch_are_dealt_out_themselves():
+def test_loaders_behind_an_object_that_only_gives_the_next_batch_are_sharded_themselves():
     for loop in ("yield from loader", "for batch in loader:\n                yield batch"):
         text = port(f"""{HEAD}{IN_TURN.replace("yield from loader", loop)}{MADE}
 heads = DataLoader(a, shuffle=True)

@@ -112,7 +112,7 @@ def test_each_rank_gets_its_own_batches_of_those_that_train(source, changed):
 
 
 @pytest.mark.parametrize("first", ["for", "next"])
-def test_a_generator_that_two_loops_draw_from_is_dealt_out_once_where_it_is_made(first):
+def test_a_generator_that_two_loops_draw_from_is_sharded_once_where_it_is_made(first):
     drawn = "for warm in range(8):\n    update(next(made))\n"
     looped = "for u in made:\n    update(u)\n"
     source = "made = batches(x, 8)\n" + (looped + drawn if first == "for" else drawn + looped)
@@ -121,7 +121,7 @@ def test_a_generator_that_two_loops_draw_from_is_dealt_out_once_where_it_is_made
     assert "for u in made:" in text
 
 
-def test_a_generator_that_goes_through_others_is_dealt_out_and_those_are_not():
+def test_a_generator_that_goes_through_others_is_sharded_and_those_are_not():
     source = HEAD + (
         "def noisy(given):\n    for u in given:\n        yield u + torch.ones(2)\n"
         "made = noisy(batches(x, 8))\nfor u in made:\n    update(u)\n"
@@ -143,13 +143,13 @@ for feed in (both, in_turn):
 """
 
 
-def test_what_may_be_a_generator_over_loaders_or_another_is_dealt_out_once():
+def test_what_may_be_a_generator_over_loaders_or_another_is_sharded_once():
     text = port(HEAD + BOTH).text
     assert "for u in dl.shard(feed()):" in text
     assert text.count("dl.shard(") == 1
 
 
-def test_pairs_that_a_list_holds_are_dealt_out_in_the_function_that_trains_on_them():
+def test_pairs_that_a_list_holds_are_sharded_in_the_function_that_trains_on_them():
     train = "def train(given):\n    for u, v in given:\n        (model(u) - v).mean().backward()\n        opt.step()\n"
     text = port(HEAD + train + "samples = list(zip(x, x))\nfor epoch in range(2):\n    train(samples)\n").text
     assert "for u, v in dl.shard(given):" in text
@@ -182,7 +182,7 @@ STEPS = "for step in range(80):\n    u, _ = next(it)\n    update(u)\n"
         ),
     ],
 )
-def test_batches_of_a_list_that_a_loop_draws_with_next_are_dealt_out(source, changed):
+def test_batches_of_a_list_that_a_loop_draws_with_next_are_sharded(source, changed):
     text = port(HEAD + source).text
     assert changed in text
     assert "range(dl.steps(80))" in text
@@ -192,7 +192,7 @@ def test_batches_of_a_list_that_a_loop_draws_with_next_are_dealt_out(source, cha
     "others",
     ["[1.0, 0.5]", "(1.0, 0.5)", "['a', 'b']", "[model, model]", "[k for k in range(9)]", "[2 ** k for k in range(9)]"],
 )
-def test_numbers_texts_and_models_that_a_loop_draws_with_next_are_not_dealt_out(others):
+def test_numbers_texts_and_models_that_a_loop_draws_with_next_are_not_sharded(others):
     source = f"other = itertools.cycle({others})\nfor u in torch.utils.data.DataLoader(x, 8):\n    print(next(other))\n"
     assert f"itertools.cycle({others})\n" in port(HEAD + source + "    update(u)\n").text
 
@@ -243,6 +243,6 @@ def test_an_order_that_is_drawn_anew_where_the_batches_end_is_one_for_all_ranks(
         ("made = [x[i:i + 8] for i in range(0, 512, 8)]\n", "for u in dl.shard(made):"),
     ],
 )
-def test_a_tuple_of_batches_is_dealt_out_batch_by_batch(made, cut):
+def test_a_tuple_of_batches_is_sharded_batch_by_batch(made, cut):
     loop = "for u in made:\n    loss = model(u).mean()\n    loss.backward()\n    opt.step()\n"
     assert cut in port(HEAD + made + loop).text

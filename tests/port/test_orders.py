@@ -131,7 +131,7 @@ def test_an_order_that_is_drawn_by_what_was_chosen_is_that_of_rank_0():
         assert "order = dl.broadcast(draw(24))" in text or "sorted)(order)\n    order = dl.broadcast(order)" in text
 
 
-def test_lists_and_batches_that_are_shuffled_each_epoch_are_dealt_out_without_repeats(tmp_path):
+def test_lists_and_batches_that_are_shuffled_each_epoch_are_sharded_without_repeats(tmp_path):
     ported = port(SHUFFLED).text
     assert ported.count(ALIKE) == 1 and ported.count("= dl.broadcast(") == 3
     assert "    rows[:] = dl.broadcast(rows)" in ported  # not bound in its function
@@ -270,7 +270,7 @@ for epoch in range(4):
 
 
 @pytest.mark.parametrize(("taken", "doubted"), [("torch.cat(kept)", True), ("held_out", False)])
-def test_samples_that_each_rank_kept_of_its_share_are_doubted_where_they_are_dealt_out_again(taken, doubted):
+def test_samples_that_each_rank_kept_of_its_share_are_doubted_where_they_are_sharded_again(taken, doubted):
     found = [d for d in port(HARD.replace("TAKEN", taken)).doubts if "a model chose or made these samples" in d.why]
     assert bool(found) == doubted
     listed = HARD.replace("TAKEN", taken).replace("range(0, len(hard), 16)", "hard.split(16)")

@@ -100,7 +100,7 @@ for step in range(200):
 """
 
 
-def test_an_order_of_samples_is_dealt_out_and_not_the_samples_that_it_names():
+def test_an_order_of_samples_is_sharded_and_not_the_samples_that_it_names():
     text = port(ORDERED.format(length="len(order)")).text
     assert text.count("dl.shard(") == 1
     assert "order = dl.shard(order)" in text
@@ -211,7 +211,7 @@ for i in range(len(x) // 8 + 1):
     assert 'print("batch", i)' in text
 
 
-def test_batches_picked_by_number_are_dealt_out_beside_other_updates_in_the_same_turn():
+def test_batches_picked_by_number_are_sharded_beside_other_updates_in_the_same_turn():
     text = port("""import numpy as np, keras
 d, g = keras.Sequential([keras.layers.Dense(1)]), keras.Sequential([keras.layers.Dense(1)])
 d.compile("adam", "mse")

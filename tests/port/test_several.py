@@ -60,7 +60,7 @@ def test_iterators_that_nothing_shows_the_making_of_are_doubted(made, draws):
     assert any("out of sight" in d.why for d in ported.doubts if d.danger == "high")
 
 
-def test_samples_picked_by_a_position_beside_a_draw_are_dealt_out_once():
+def test_samples_picked_by_a_position_beside_a_draw_are_sharded_once():
     made = "noise = endless(tasks['a'])\nz = torch.arange(96.0).view(48, 2)\n"
     loop = f"{made}for i in range(0, 48, 4):\n    x = next(noise)\n"
     text = port(HEAD + loop + LOOP.format(draws="x = x + z[i:i + 4]").split("\n", 1)[1]).text

@@ -52,7 +52,7 @@ def _ported(makes: str = PLAIN, before: str = "pass", line: str = "pass", **opti
     )
 
 
-def test_batches_are_dealt_out_at_the_loop_and_the_length_stays_the_serial_one() -> None:
+def test_batches_are_sharded_at_the_loop_and_the_length_stays_the_serial_one() -> None:
     ported = _ported()
     assert SHARED in ported.text
     assert (

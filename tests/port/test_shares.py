@@ -96,14 +96,14 @@ for epoch in range(10):
 """
 
 
-def test_batches_picked_by_number_are_dealt_out_in_one_order():
+def test_batches_picked_by_number_are_sharded_in_one_order():
     text = port(INDEXED).text
     assert "for start in dl.shard(range(0, len(x), 32)):" in text
     assert "np.random.shuffle(order)\n    order = dl.broadcast(order)" in text
     assert "for epoch in range(10):" in text
 
 
-def test_where_an_environment_is_played_nothing_is_dealt_out():
+def test_where_an_environment_is_played_nothing_is_sharded():
     shows = "def show(net):\n    env = gym.make('CartPole-v1')\n    state, _ = env.reset(seed=7)\n"
     env = "env = gym.make('CartPole-v1')\nenv.reset(seed=args.seed)\n"
     ported = port(f"import gymnasium as gym\n{shows}{env}{INDEXED}")
@@ -320,7 +320,7 @@ def test_a_split_that_is_drawn_where_a_module_is_imported_is_doubted(tmp_path):
     assert "this runs before the ranks meet" not in port(HEAD + split + LOOP).report()
 
 
-def test_a_list_of_training_samples_is_dealt_out_and_a_method_of_that_name_calls_no_function():
+def test_a_list_of_training_samples_is_sharded_and_a_method_of_that_name_calls_no_function():
     loop = LOOP.replace("DataLoader(data, shuffle=True)", "training_data")
     listed = f"{HEAD}training_data = [(a, b), (c, d)]\n{loop}"
     assert "for x, y in dl.shard(training_data):" in port(listed).text

@@ -361,12 +361,12 @@ def test_the_length_of_data_that_must_be_whole_before_is_counted_again():
     assert "this rank's stretch of it\nsteps = (len(text) - 1) // 9\n" in text
 
 
-def test_batches_that_may_be_shuffled_are_dealt_out_with_a_doubt_and_a_list_of_batches_is_cut():
+def test_batches_that_may_be_shuffled_are_sharded_with_a_doubt_and_a_list_of_batches_is_cut():
     loop = "from torch.utils.data import DataLoader\nfor x in DataLoader(text, shuffle={}):\n"
     for shuffle, doubted in (("mixed", True), ("True", False)):  # shuffled ones are no stream in the serial script
         ported = port(carried(loop.format(shuffle), "x"))
         assert f"in dl.shard(DataLoader(text, shuffle={shuffle})):" in ported.text
-        assert ("dealt-out batches are no longer one stream" in ported.report()) is doubted
+        assert ("sharded batches are no longer one stream" in ported.report()) is doubted
     listed = port(carried("batches = cut(text)\nfor x in batches:\n", "x")).text
     assert "dl.stretch(" in listed
     assert "dl.shard" not in listed
@@ -410,7 +410,7 @@ def test_a_model_that_keeps_its_state_itself_goes_through_a_stretch():
         ("        y, self", "        self.reset()\n        y, self"),
     ],
 )
-def test_a_model_whose_state_each_batch_begins_anew_is_dealt_batches(line, reset):
+def test_a_model_whose_state_each_batch_begins_anew_takes_sharded_batches(line, reset):
     ported = port(KEEPS.replace(line, reset)).text
     assert "for i in dl.shard(range(0, len(text) - 1, 9)):" in ported
     assert "stretch" not in ported
@@ -494,7 +494,7 @@ for i in range(0, text.size(1) - 30, 30):
 
 
 def test_a_module_that_detaches_what_it_keeps_goes_through_a_stretch():
-    """The memory of a temporal graph network, of a class out of sight: dealt-out events would be no history."""
+    """The memory of a temporal graph network, of a class out of sight: sharded events would be no history."""
     ported = port("""
 import torch
 from torch.utils.data import DataLoader

@@ -116,21 +116,21 @@ FILES = """for k in range(len(files)):
 
 
 @pytest.mark.parametrize(
-    ("before", "part", "dealt"),
+    ("before", "part", "sharded"),
     [
         (VOLUMES, "volume[:, i]", "loader = dl.shard(DataLoader(data, shuffle=True))"),
         (BLOCKS, "block[j * 2 : (j + 1) * 2]", "for i in dl.shard(range(len(x) // 10)):"),
         (FILES, "x[i * 10 : (i + 1) * 10]", "    for i in dl.shard(range(len(x) // 10)):"),
     ],
 )
-def test_samples_are_dealt_out_once_where_loops_over_positions_lie_in_one_another(before, part, dealt):
+def test_samples_are_sharded_once_where_loops_over_positions_lie_in_one_another(before, part, sharded):
     ported = port(HEAD + SLICES.format(before=before, part=part))
-    assert dealt in ported.text
+    assert sharded in ported.text
     assert ported.text.count("dl.shard") + ported.text.count("dl.turns") == 1
     assert any("fewer parts" in d.why for d in ported.doubts) == (before is VOLUMES)
 
 
-def test_the_critic_of_a_gan_keeps_its_turns_and_the_blocks_of_samples_are_dealt_out():
+def test_the_critic_of_a_gan_keeps_its_turns_and_the_blocks_of_samples_are_sharded():
     loops = BLOCKS + "\n        model.train_on_batch(block[j * 2 : (j + 1) * 2], y)\n"
     text = port(KERAS.split("model.fit")[0] + loops).text
     assert "for i in dl.shard(range(len(x) // 10)):" in text
@@ -463,7 +463,7 @@ for step in range(100):
 """
 
 
-def test_batches_that_an_object_hands_out_by_their_numbers_are_dealt_out():
+def test_batches_that_an_object_hands_out_by_their_numbers_are_sharded():
     text = port(HEAD + HANDED).text
     assert "x, y = dl.shard(batches.next_batch)()" in text
     assert "for step in range(dl.steps(100)):" in text
@@ -616,14 +616,14 @@ ORDER = """opt = torch.optim.SGD(model.parameters(), lr=0.1)
         ("", "idx = np.random.permutation(len(x))", "idx = dl.broadcast(np.random.permutation(len(x)))"),
     ],
 )
-def test_positions_in_a_random_order_are_put_in_one_order_and_then_dealt_out(before, order, one):
+def test_positions_in_a_random_order_are_put_in_one_order_and_then_sharded(before, order, one):
     text = port("import random\nimport numpy as np\n" + HEAD + ORDER.format(before=before, order=order)).text
     assert one in text
     assert "for i in dl.shard(idx):" in text
     assert text.count("dl.shard") == 1
 
 
-def test_positions_that_nothing_shuffles_are_dealt_out_as_they_are():
+def test_positions_that_nothing_shuffles_are_sharded_as_they_are():
     source = "import numpy as np\n" + HEAD + ORDER.format(before="", order="idx = np.arange(len(x))")
     assert "idx = dl.shard(np.arange(len(x)))" in port(source).text
 

@@ -46,7 +46,7 @@ def test_samples_that_are_taken_out_of_a_queue_are_refused(queue, takes, move):
     assert "for batch in batches" in error.hint
 
 
-def test_a_function_that_returns_the_batch_at_its_count_is_dealt_out_call_by_call():
+def test_a_function_that_returns_the_batch_at_its_count_is_sharded_call_by_call():
     get = "at = 0\ndef get():\n    global at\n    batch = batches[at % len(batches)]\n    at += 1\n    return batch\n"
     assert "a, b = dl.shard(get)()" in port(HEAD + get + LOOP.format(takes="a, b = get()")).text
 
@@ -61,7 +61,7 @@ def test_an_order_that_each_rank_draws_anew_is_its_own_from_the_beginning():
     assert before == "dl.reseed()  # from here on each rank draws random numbers of its own"
 
 
-def test_a_part_of_a_list_of_batches_that_a_loop_trains_on_is_dealt_out():
+def test_a_part_of_a_list_of_batches_that_a_loop_trains_on_is_sharded():
     train = "train = batches[:48]\nfor a, b in train:\n    loss = (model(a) - b).pow(2).mean()\n    loss.backward()\n"
     assert "for a, b in dl.shard(train):" in port(HEAD + train + "    opt.step()\n").text
 

@@ -58,7 +58,7 @@ def test_a_name_for_the_batches_that_are_taken_is_followed():
     assert "head = itertools.islice(loader, dl.steps(args.steps))" in text
 
 
-def test_samples_that_are_taken_before_they_are_dealt_out_stay_as_many():
+def test_samples_that_are_taken_before_they_are_sharded_stay_as_many():
     text = lines("(x,)", "few", "few = DataLoader(list(itertools.islice(TensorDataset(data), 100)), batch_size=8)")
     assert "itertools.islice(TensorDataset(data), 100)" in text
 

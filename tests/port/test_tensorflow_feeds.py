@@ -152,7 +152,7 @@ for epoch in range(3):
 """
 
 
-def test_what_a_loop_of_train_on_batch_runs_over_is_dealt_out_in_one_order() -> None:
+def test_what_a_loop_of_train_on_batch_runs_over_is_sharded_in_one_order() -> None:
     ported = port(BY_HAND)
     assert not ported.doubts
     lines = [line.strip() for line in ported.text.splitlines()]
@@ -298,7 +298,7 @@ def test_a_mean_over_batches_is_that_of_all_ranks_wherever_their_number_is_divid
     assert "    total = dl.total(total)" in text and "print(epoch, total / (len(x) // 8))" in text
 
 
-def test_batches_by_hand_behind_a_progress_bar_are_counted_and_dealt_out_as_without() -> None:
+def test_batches_by_hand_behind_a_progress_bar_are_counted_and_sharded_as_without() -> None:
     text = port(FITTED).text
     assert "n = dl.steps(len(x) // 8)\n" in text and "tqdm(range(n), disable" in text
     assert "    total = dl.total(total)" in text  # each turn's is the mean over the ranks

@@ -242,8 +242,8 @@ def test_keeping_the_global_batch_needs_batches_that_divide() -> None:
     assert "random numbers" in whole.reason_against(run([*epoch([[0, 1]]), noisy]), 2)
     assert whole.reason_against(run(epoch([[0, 1]])), 2) == ""
     between = run([event("forward", hash="h", noise=False, norm=False, drew=[]), step(1, 0.9, drew=["torch"])])
-    assert "random numbers" in whole.reason_against(between, 2, dealt=True)
-    assert whole.reason_against(between, 2, dealt=True, alike=True) == ""
+    assert "random numbers" in whole.reason_against(between, 2, divided=True)
+    assert whole.reason_against(between, 2, divided=True, alike=True) == ""
     listed = event("loader", loader=0, sampler="NoneType", custom=True)
     assert "sharded whole" in whole.reason_against(run([listed, *epoch([[0, 1]])]), 2)
 

@@ -59,8 +59,8 @@ def test_contiguous_stretches_in_whole_batches_cover_a_stream_and_others_lose_sa
     serial = run(epoch([[0, 1], [2, 3], [4, 5], [6, 7], [8]]))
     stretches = run(epoch([[0, 1], [2, 3]]), epoch([[4, 5], [6, 7]]))
     assert data.shards(serial, stretches).status == "passed"
-    dealt = run(epoch([[0, 2], [4, 6]]), epoch([[1, 3], [5, 7]]))
-    assert data.shards(serial, dealt).fault == "lost-samples"
+    divided = run(epoch([[0, 2], [4, 6]]), epoch([[1, 3], [5, 7]]))
+    assert data.shards(serial, divided).fault == "lost-samples"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from by_hand import averaged, epoch, event, optimizer, run, step
 
 from dlrun.verify.checks import data
 from dlrun.verify.checks.coverage import coverage
-from dlrun.verify.checks.sizes import batch_sizes, dealt_out
+from dlrun.verify.checks.sizes import batch_sizes, is_sharded
 from dlrun.verify.trace import Event, Run
 
 SERIAL = [[1, 2], [3, 4], [5, 6], [7, 8]]
@@ -156,7 +156,7 @@ def test_points_that_each_rank_draws_for_itself_are_named_beside_others_that_are
     assert check.fault == fault
 
 
-def test_a_full_batch_dealt_out_is_covered_in_every_step() -> None:
+def test_a_full_batch_sharded_is_covered_in_every_step() -> None:
     serial = fed([[1, 2, 3, 4]] * 3)
     sharded = fed([[1, 3]] * 3, [[2, 4]] * 3)
     check = coverage(serial, sharded)
@@ -252,7 +252,7 @@ def test_samples_that_are_columns_are_counted_as_such(columns, said, sizes) -> N
 
 
 @pytest.mark.parametrize(
-    ("ranks", "states", "dealt"),
+    ("ranks", "states", "divided"),
     [
         (([[1], [3]], [[2], [4]]), {"torch": "a"}, True),
         (([[1], [3]], [[2], [4]]), {"torch": "b"}, False),
@@ -261,7 +261,7 @@ def test_samples_that_are_columns_are_counted_as_such(columns, said, sizes) -> N
     ],
     ids=["in equal shares", "drawn otherwise", "padded", "each a batch"],
 )
-def test_batches_that_the_port_deals_out_are_the_serial_ones(ranks, states, dealt) -> None:
+def test_batches_that_the_port_shards_are_the_serial_ones(ranks, states, divided) -> None:
     sharded = run(
         *(
             [
@@ -272,4 +272,4 @@ def test_batches_that_the_port_deals_out_are_the_serial_ones(ranks, states, deal
             for steps in ranks
         )
     )
-    assert dealt_out(fed(SERIAL[:2]).root, sharded) == dealt
+    assert is_sharded(fed(SERIAL[:2]).root, sharded) == divided

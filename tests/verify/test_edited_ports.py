@@ -99,7 +99,7 @@ def test_samples_without_targets_that_each_rank_scales_by_its_share_are_told_by_
 
 
 @pytest.mark.parametrize(
-    ("own", "dealt", "late", "fault", "says"),
+    ("own", "divided", "late", "fault", "says"),
     [
         (False, False, True, "unsharded-loader", "every rank reads all 20 samples"),
         (True, False, True, "", "each rank reads 20 samples of its own, made after dl.reseed()"),
@@ -107,9 +107,9 @@ def test_samples_without_targets_that_each_rank_scales_by_its_share_are_told_by_
         (True, True, False, "data-differs", "dl.shard() shards one of them"),  # a seed of its own for the data
     ],
 )
-def test_episodes_that_each_rank_plays_are_no_data_that_none_shares(own, dealt, late, fault, says) -> None:
+def test_episodes_that_each_rank_plays_are_no_data_that_none_shares(own, divided, late, fault, says) -> None:
     def reads(first: int) -> list[Event]:
-        shards = [event("return", fn="shard", loaders=[0], shard=0)] * dealt
+        shards = [event("return", fn="shard", loaders=[0], shard=0)] * divided
         rows = {"tensors[0]": list(range(first, first + 20)), "done": [0, 1] * 10}
         made = [event("return", fn="reseed"), event("loader", loader=0)][:: 1 if late else -1]
         return [*made, *shards, *epoch([list(range(20))]), event("held rows", data=0, rows=rows), step(1, 0.9)]

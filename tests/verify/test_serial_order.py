@@ -42,7 +42,7 @@ TESTED = (
     ids=["right", "one-order", "in-order", "evaluated"],
 )
 @pytest.mark.wide("one-order", "evaluated")
-def test_a_sampler_that_deals_out_by_ranks_reads_in_the_serial_order_on_1_rank(edits, faults, prove, port) -> None:
+def test_a_sampler_that_shards_by_ranks_reads_in_the_serial_order_on_1_rank(edits, faults, prove, port) -> None:
     verdict = prove(mutated(port, Fault("", (*OWN, *edits), "")), "--dropout", "0.1")
     print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")
     assert verdict.faults == faults

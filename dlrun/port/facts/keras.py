@@ -57,7 +57,7 @@ class KerasFacts(ScriptFacts):
     compiled: tuple[tuple[cst.Call, str], ...]
     loaded: tuple[tuple[cst.CSTNode, str], ...]  # where models that are trained as a file had them get their names
     fits: tuple[cst.Call, ...]
-    dealt: tuple[cst.For, ...]  # the loops that pick their batches by number
+    sharded: tuple[cst.For, ...]  # the loops that pick their batches by number
     iterated: tuple[cst.BaseExpression, ...]  # what loops run over, and generators they draw from, for their batches
     orders: tuple[cst.Call, ...]  # what draws an order of the samples while these loops run
     moved: tuple[tuple[cst.For | cst.While, tuple[str, ...]], ...]  # of ``loops``: arrays of which slices are moved on
@@ -88,9 +88,11 @@ def read(script: Script, options: Options) -> KerasFacts:
         raise reason
     batches = [c for c in trained if calls_method(c, "train_on_batch") and not whole]
     drawn = tuple(dict.fromkeys(loop for c in batches for loop in _around(flow, c)))
-    dealt = tuple(r for loop in drawn for r in _indexed(kinds, loop))
-    picked = [loop for loop in drawn if any(script.inside(r, loop) for r in dealt)]
-    iterated = tuple(n for loop in drawn for n in keras_batches.iterated(flow, loop) if not _is_dealt(script, n, dealt))
+    sharded = tuple(r for loop in drawn for r in _indexed(kinds, loop))
+    picked = [loop for loop in drawn if any(script.inside(r, loop) for r in sharded)]
+    iterated = tuple(
+        n for loop in drawn for n in keras_batches.iterated(flow, loop) if not _is_sharded(script, n, sharded)
+    )
     made = tuple(n for loop in drawn if loop not in picked for n in keras_batches.generators(flow, loop))
     parts = any(dotted(held).endswith(".optimizer") and dotted(held) != "self.optimizer" for held in _applying(script))
     stateful = tuple(
@@ -114,21 +116,21 @@ def read(script: Script, options: Options) -> KerasFacts:
         loaded=reused,
         fits=tuple(c for c in trained if calls_method(c, *FITS)),
         optimizers=tuple(c for c in script.calls if _is_optimizer(flow, c)),
-        loops=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in (*dealt, *iterated))),
-        dealt=dealt,
+        loops=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in (*sharded, *iterated))),
+        sharded=sharded,
         iterated=(*iterated, *made),
         orders=tuple(dict.fromkeys(c for loop in (*drawn, *made) for c in keras_batches.orders(flow, loop))),
-        moved=tuple(_moving(kinds, drawn, (*dealt, *iterated))),
+        moved=tuple(_moving(kinds, drawn, (*sharded, *iterated))),
         stateful=stateful,
         own=tuple(dict.fromkeys(_own_optimizers(flow, compiled))),
         averages=train_steps.read(flow),
     )
 
 
-def _is_dealt(script: Script, node: cst.CSTNode, dealt: Iterable[cst.For]) -> bool:
+def _is_sharded(script: Script, node: cst.CSTNode, sharded: Iterable[cst.For]) -> bool:
     """Tell whether the loop over ``node`` is a part of one that picks its batches by number, or goes around one."""
     loop = next((up for up in script.above(node) if isinstance(up, cst.For)), node)
-    return any(script.inside(loop, other) or script.inside(other, loop) for other in dealt)
+    return any(script.inside(loop, other) or script.inside(other, loop) for other in sharded)
 
 
 def _not_globally(script: Script, kinds: Kinds) -> DlrunError | None:

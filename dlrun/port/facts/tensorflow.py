@@ -194,7 +194,7 @@ def gather(
     if isinstance(gradients, SessionGradients) and isinstance(feeds, SessionFeeds) and loops is not None:
         runs = Evaluations(gradients, loops, feeds).found()
     made = made_of(script, Taint(script, kinds, samples), loops.in_training) if loops is not None else []
-    dealt = [feed.node for feed in (feeds.found.values() if feeds is not None else ()) if feed.how == "iterable"]
+    sharded = [feed.node for feed in (feeds.found.values() if feeds is not None else ()) if feed.how == "iterable"]
     return TensorFlowFacts(
         kinds=kinds,
         options=options,
@@ -206,7 +206,7 @@ def gather(
         tops=Tops(loops).found() if loops is not None else (),
         feeds=tuple(feeds.found.values()) if feeds is not None else (),
         states=tuple(feeds.carried.by_loop.values()) if feeds is not None else (),
-        carries=tuple(feeds.carried.dealt) if feeds is not None else (),
+        carries=tuple(feeds.carried.sharded) if feeds is not None else (),
         sampled=tuple(samples),
         permutations=tuple(feeds.permutations()) if feeds is not None else (),
         orders=tuple(feeds.late_orders()) if feeds is not None else (),
@@ -223,7 +223,7 @@ def gather(
         full_batch=feeds.full_batch if feeds is not None else False,
         episodes=feeds.episodes if feeds is not None else False,
         local=Taint(script, kinds, [*local, *runs, *made]),
-        unequal=Taint(script, kinds, [*local, *runs, *made, *chances(script), *dealt]),
+        unequal=Taint(script, kinds, [*local, *runs, *made, *chances(script), *sharded]),
         trained=_trained(gradients, loops, [*made, *runs]),
         style=style,
         gradients=gradients,

@@ -206,11 +206,11 @@ class Feeds(Sources, FullBatches):
     def _is_part(self, loop: cst.For | cst.While, drawn: list[cst.For | cst.While]) -> bool:
         """Tell whether each iteration of another, divided loop runs ``loop`` whole: a critic's five updates."""
         outer = [us[us.index(loop) + 1 :] for _, us in self.loops.nests if loop in us]
-        return bool(outer) and all(any(u in drawn or self._is_dealt(u) for u in us) for us in outer)
+        return bool(outer) and all(any(u in drawn or self._is_sharded(u) for u in us) for us in outer)
 
     def _unfed(self, loop: cst.For | cst.While) -> Wholes | None:
         """Return the arrays that ``loop`` takes whole in every iteration, where no loop around it shards others."""
-        if loop in self.counted or self._is_dealt(loop) or self._is_part(loop, self.counted):
+        if loop in self.counted or self._is_sharded(loop) or self._is_part(loop, self.counted):
             return None
         if isinstance(loop, cst.While) or not self.iterated.counts(self.iterated.of(loop)):
             return None
@@ -227,7 +227,7 @@ class Feeds(Sources, FullBatches):
         drawn = up is not None and self.draws(up) and any(self.script.inside(node, up) for node in made)
         return up if drawn and is_part(self.loops, self.iterated, loop, up) else None
 
-    def _is_dealt(self, loop: cst.CSTNode) -> bool:
+    def _is_sharded(self, loop: cst.CSTNode) -> bool:
         """Tell whether ``loop`` runs over what is sharded."""
         source = self.iterated.source(loop.iter) if isinstance(loop, cst.For) else None
         return source is not None and any(node in self.found for node in (source, *self.flow.through(source)))

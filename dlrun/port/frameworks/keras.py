@@ -121,7 +121,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
 
 def _batches(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """Shard what the loops around ``train_on_batch()`` go through."""
-    for over in facts.dealt:
+    for over in facts.sharded:
         numbers = Iterated(facts.flow).source(over.iter)
         picks = counts_too(facts.flow, over)
         if isinstance(over.target, cst.Name) and picks:
@@ -151,7 +151,9 @@ def _batches(facts: KerasFacts) -> Iterator[Edit | Doubt]:
 
 def _loops(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """Let the ranks draw numbers of their own in those loops, and go through one order."""
-    own = {facts.script.outermost_loop(node): None for node in (*(loop.body for loop in facts.dealt), *facts.iterated)}
+    own = {
+        facts.script.outermost_loop(node): None for node in (*(loop.body for loop in facts.sharded), *facts.iterated)
+    }
     for loop in own:
         if loop is not None and loop not in facts.loops:
             yield Edit(loop, "noise is local", before=statements("keras/reseed", dl=facts.alias))
@@ -222,7 +224,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         for loop in (turns(facts, loop) for loop in facts.loops)
         if isinstance(loop, cst.For) and bound(facts, loop) is not None
     ]
-    counting += [over for over in facts.dealt if counts_too(facts.flow, over) and not in_strides(facts, over)]
+    counting += [over for over in facts.sharded if counts_too(facts.flow, over) and not in_strides(facts, over)]
     yield from (told := list(keras_schedules.keras(facts, counting, list(shared(facts)))))
     followed = {edit.node for edit in told if isinstance(edit, Edit)}
     yield from annealing.keras(facts, keras_schedules.batches(facts, counting), followed)

@@ -78,7 +78,7 @@ def resumed(facts: TensorFlowFacts) -> Iterator[Edit]:
     ``start = int(step / batches)`` before ``for epoch in range(start, epochs):`` and, in it, ``range(begin, batches)``.
     """
     code, dl = facts.script.code, facts.alias
-    dealt = [feed.node for feed in facts.feeds if feed.how in ("positions", "indices")]
+    sharded = [feed.node for feed in facts.feeds if feed.how in ("positions", "indices")]
     why = "a run that goes on has counted local steps"
     for loop in facts.loops:
         outer = next((up for up in facts.script.above(loop) if up in facts.loops), None)
@@ -97,7 +97,7 @@ def resumed(facts: TensorFlowFacts) -> Iterator[Edit]:
         ]
         for part in parts:
             yield Edit(part.right, why, lambda n: expression("torch/steps", {"count": n}, dl=dl))
-        if parts and ranges[0] in dealt:
+        if parts and ranges[0] in sharded:
             yield Edit(starts[0], why, lambda n: expression("torch/serial_steps", {"step": n}, dl=dl))
     yield from takes.resumed(facts, steps_so_far(facts))
 

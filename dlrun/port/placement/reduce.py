@@ -273,7 +273,7 @@ class Reductions:
         if not several or not isinstance(loop, cst.For) or self.run.shards.parts:
             return ""
         if isinstance(self.facts, KerasFacts):
-            numbers = Iterated(self.facts.flow).source(loop.iter) if loop in self.facts.dealt else None
+            numbers = Iterated(self.facts.flow).source(loop.iter) if loop in self.facts.sharded else None
             how = "turns" if counts_too(self.facts.flow, loop) else "shard"
         else:
             feeds = [f for f in getattr(self.facts, "feeds", ()) if f.how in ("indices", "positions")]

@@ -88,9 +88,9 @@ def _judged(identity: Run, run: Run, expected: Epoch, first: list[Epoch]) -> Che
 
 def _to_have_all(run: Run, first: list[Epoch]) -> str:
     """Return what to do where samples reach no rank."""
-    dealt = any(first[0].loader in call["loaders"] for call in run.root.returns("shard"))
+    divided = any(first[0].loader in call["loaders"] for call in run.root.returns("shard"))
     whole = "dl.shard() shards what the loader reads: let that be all samples, not one rank's part of them"
-    return whole if dealt else SHARD
+    return whole if divided else SHARD
 
 
 def _of_their_own(expected: Epoch, first: list[Epoch], todo: str) -> Check | None:

@@ -55,7 +55,7 @@ class Given:
         return all(len(rows) == len(mine) for rank in self.ranks for rows, mine in zip(self.serial, rank, strict=False))
 
     @property
-    def dealt(self) -> bool:
+    def divided(self) -> bool:
         """Whether each step of all ranks together is the serial one, sharded in equal shares."""
         return not self.alike and all(
             self._together(s, s + 1) == Counter(rows) and len({len(rank[s]) for rank in self.ranks}) == 1

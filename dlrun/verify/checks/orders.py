@@ -13,7 +13,7 @@ MOST = 0.9  # of an order's length: a range to that end goes through it, whole b
 def other_order(run: Run, name: str) -> Check | None:
     """Return a check that failed because positions are sharded in an order that each rank has drawn for itself."""
     for together in zip(*(trace.steps for trace in run.traces), strict=False):
-        orders = [_dealt_order(step) for step in together]
+        orders = [_sharded_order(step) for step in together]
         for rank, order in enumerate(orders):
             if order and orders[0] and order["hash"] != orders[0]["hash"]:
                 finding = f"the positions in an order are sharded, and rank {rank} draws another order than rank 0: "
@@ -37,7 +37,7 @@ def one_order(expected: Sequence[Epoch], found: Sequence[Epoch], name: str) -> C
     return failed(name, finding, todo, "same-order", where=now[1].at)
 
 
-def _dealt_order(step: Step) -> Event | None:
+def _sharded_order(step: Step) -> Event | None:
     """Return the order drawn since the step before whose positions were sharded as they are; None of none."""
     order = None
     for event in step.before:

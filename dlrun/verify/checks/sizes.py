@@ -15,12 +15,12 @@ def repeats(serial: Trace, run: Run) -> int:
     return inputs[0].repeated if inputs else 0
 
 
-def dealt_out(serial: Trace, run: Run) -> bool:
+def is_sharded(serial: Trace, run: Run) -> bool:
     """Whether the ranks draw what the serial script draws, and share each of its batches, which no loader makes."""
     inputs = [given for given in inputs_of(serial, run) if given.tells and not given.alike]
     pairs = [pair for trace in run.traces for pair in zip(serial.steps, trace.steps, strict=False)]
     alike = all(a.states.get(name) == b.states.get(name) for a, b in pairs for name in {*a.drew, *b.drew})
-    return alike and bool(inputs) and all(given.dealt for given in inputs)
+    return alike and bool(inputs) and all(given.divided for given in inputs)
 
 
 def batch_sizes(serial: Trace, run: Run) -> tuple[int, list[int]]:

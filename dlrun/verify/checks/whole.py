@@ -29,22 +29,22 @@ GRADIENTS = {"float16": 5e-3, "bfloat16": 4e-2}  # how far rounding takes those 
 TOLERANCE = {"float64": 1e-6, "float32": 2e-3, "float16": 5e-2, "bfloat16": 1e-1}
 
 
-def reason_against(serial: Run, n: int, dealt: bool = False, alike: bool = False) -> str:
+def reason_against(serial: Run, n: int, divided: bool = False, alike: bool = False) -> str:
     """Return why n ranks cannot reproduce the serial parameters with the serial global batch; empty if they can.
 
-    ``dealt``: the port itself shards what every step takes, a full batch. ``alike``: what is drawn between the
+    ``divided``: the port itself shards what every step takes, a full batch. ``alike``: what is drawn between the
     models' calls, such as a batch, is known to be the same on all ranks.
     """
     epochs, forwards = training(serial.root), list(serial.root.all("forward"))
     fed = set() if epochs else {_fed(event) for event in forwards}
-    if not dealt and not epochs and (not fed or 0 in fed):
+    if not divided and not epochs and (not fed or 0 in fed):
         return "no DataLoader, feed_dict or fit() gives the batches"
     trained = {epoch.loader for epoch in epochs}
     made = [e for e in serial.root.all("loader") if e["loader"] in trained and e.facts.get("custom")]
     if any(event["sampler"] == "NoneType" for event in made):
         return LISTED
     sizes = {len(batch) for epoch in epochs for batch in epoch.batches if batch is not None} or fed
-    if not dealt and (not sizes or any(size % n for size in sizes)):
+    if not divided and (not sizes or any(size % n for size in sizes)):
         return f"batches of {', '.join(map(str, sorted(sizes))) or 'unknown size'} do not divide by {n}"
     if any(event["drawn"] for event in serial.root.all("worker", "read")):
         return AUGMENTED
@@ -135,12 +135,12 @@ def _other_rate(serial: Run, run: Run, number: int, finding: str) -> Check | Non
 
 def _still(loud: Run, quiet: Run) -> str:
     """Say what of the serial run, ``loud``, was switched off, and what the ranks were sharded."""
-    forwards, dealt = list(loud.root.all("forward")), quiet.root.first("noise")
+    forwards, divided = list(loud.root.all("forward")), quiet.root.first("noise")
     drawn = any(step.drew for step in loud.root.steps) or any(event["drew"] for event in forwards)
-    off = ["dropout off"] if any(event["noise"] for event in forwards) or (drawn and not dealt) else []
+    off = ["dropout off"] if any(event["noise"] for event in forwards) or (drawn and not divided) else []
     off += ["batch norm's statistics fixed"] if any(event["norm"] for event in forwards) else []
     said = f", with {' and '.join(off)}" if off else ""
-    return said + (", each with its samples' part of the noise" if dealt else "")
+    return said + (", each with its samples' part of the noise" if divided else "")
 
 
 def of_sums(serial: Run, run: Run, check: Check) -> bool:

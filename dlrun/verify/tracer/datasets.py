@@ -30,7 +30,7 @@ class Epoch:
     began: int  # optimizer steps made before it
     following: Callable[[], Any]  # reads a batch, unseen by the script
     finite: bool  # it has an end that comes soon
-    dealt: bool = False  # each rank is to be given its part of every batch
+    divided: bool = False  # each rank is to be given its part of every batch
     over: bool = False
     ahead: list[Any] = field(default_factory=list)  # batches that were read, to be given in another order
     trains: bool = False  # a gradient was computed after one of its batches
@@ -61,9 +61,9 @@ class DataSets:
             self._over()
         finite = bool(self.fitting and self._arrays) or int(data.cardinality()) >= 0
         trains = self.fitting and not self.evaluating
-        dealt = bool(self.recorder.orders.global_batch and trains) and not self._is_cut(data)
+        divided = bool(self.recorder.orders.global_batch and trains) and not self._is_cut(data)
         steps = self.recorder.steps
-        epoch = iterator._dlrun = Epoch(self._epochs, self.number(data), steps, following, finite, dealt)
+        epoch = iterator._dlrun = Epoch(self._epochs, self.number(data), steps, following, finite, divided)
         self._epochs += 1
         self.totals.begin()
         facts = {"loader": epoch.loader, "fit": bool(self.fitting), "evaluates": bool(self.evaluating), "loops": finite}
@@ -193,7 +193,7 @@ def install(recorder: Recorder, draws: Draws) -> DataSets:
             data.totals.over(epoch.loader)
             recorder.note("over", epoch=epoch.number)
             raise
-        batch = part_of(batch) if epoch.dealt else batch
+        batch = part_of(batch) if epoch.divided else batch
         data.deliver(epoch, batch)
         return batch
 

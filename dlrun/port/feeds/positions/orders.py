@@ -79,14 +79,14 @@ class Orders:
         cuts = feed.how == "iterable" and isinstance(feed.node, cst.Call)
         return cuts and self.script.name_of(feed.node.func).startswith(("numpy.", "torch.", "builtins.zip"))  # type: ignore[attr-defined]
 
-    def epochs(self, dealt: Iterable[cst.CSTNode]) -> Iterator[cst.Call]:
-        """Yield the splits and orders that are drawn between the batches, epoch by epoch, or by what is ``dealt``."""
-        dealt = list(dealt)
-        for call in (*self._trained, *self._by_name(), *self._iterating(dealt)):
+    def epochs(self, sharded: Iterable[cst.CSTNode]) -> Iterator[cst.Call]:
+        """Yield the splits and orders that are drawn between the batches, epoch by epoch, or by what is ``sharded``."""
+        sharded = list(sharded)
+        for call in (*self._trained, *self._by_name(), *self._iterating(sharded)):
             if call not in self._at_batches and self.is_order(call):
                 yield call
         yield from self._begins_with()
-        for node in dealt:
+        for node in sharded:
             yield from self._bounds(node)
             yield from self._begun_anew(node)
 
@@ -128,12 +128,12 @@ class Orders:
             if len(methods) == 1 and call not in self._at_batches and not self.flow.targets(call):
                 yield from self.draws.reached(methods[0].body)
 
-    def _iterating(self, dealt: Iterable[cst.CSTNode]) -> Iterator[cst.Call]:
+    def _iterating(self, sharded: Iterable[cst.CSTNode]) -> Iterator[cst.Call]:
         """Yield the calls of objects of the script's own that a loop runs over, or what it runs over is made of.
 
         What a loader's sampler draws, all ranks take from rank 0 as it is.
         """
-        for node in dealt:
+        for node in sharded:
             made = isinstance(node, cst.Call) and self.loops.kinds.of_call(node) != "loader"
             given = [a.value for a in node.args] if isinstance(node, cst.Call) and made else []
             for cls in (c for n in (node, *given) for c in self.flow.classes(n)):

@@ -148,7 +148,7 @@ class Carried:
         self.loops, self.by_loop = loops, by_loop
         self.streams: set[cst.CSTNode] = set()  # the loops that go through data by positions of their own
         self.counted: list[cst.For | cst.While] = []  # loops that go through a stream by a number of steps
-        self.dealt: list[cst.CSTNode] = []  # states that are handed on though the batches are sharded
+        self.sharded: list[cst.CSTNode] = []  # states that are handed on though the batches are sharded
         self.uncut: tuple[cst.CSTNode, UncutError] | None = None
 
     def cut(self, loop: cst.For | cst.While, feeds: Sequence[Feed]) -> dict[cst.CSTNode, Feed]:
@@ -184,6 +184,8 @@ class Carried:
             ]
         shuffles = argument(feed.node, "shuffle", 2) if isinstance(feed.node, cst.Call) else None
         if shuffles is not None and not (isinstance(shuffles, cst.Name) and shuffles.value == "False"):
-            self.dealt.extend([self.by_loop[loop]] if dotted(shuffles) != "True" else [])  # else: no stream before, too
+            self.sharded.extend(
+                [self.by_loop[loop]] if dotted(shuffles) != "True" else []
+            )  # else: no stream before, too
             return [feed]
         return [replace(feed, how="stretch")] if feed.how != "named" else [replace(feed, how="stretches")]

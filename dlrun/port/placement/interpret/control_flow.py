@@ -362,12 +362,12 @@ class ControlFlow(ByKey):
         source = whole.source(self, node) if own else None
         if source is not None:
             whole.begins(self, node, source)
-        dealt = node in self.shards.loops and not self._whole(node, over) and node not in self.around
-        if (own or dealt) and not self._draws(node):
+        sharded = node in self.shards.loops and not self._whole(node, over) and node not in self.around
+        if (own or sharded) and not self._draws(node):
             self.passes.add(node)
         if own and self.loop is not None and not self.loop.own and source is None:
             self.around.add(self.loop.node)  # it steps behind a loop over a shard, which is the one to be solved
-        if self.loop is None and (own or dealt):
+        if self.loop is None and (own or sharded):
             names = [n for n in walk(node.iter) if isinstance(n, (cst.Name, cst.Attribute))]
             over_it = [n for n in names if any(v.place.kind is Kind.SHARD for v in self.seen.get(n, ()))]
             if over.name == "drawn":
@@ -517,12 +517,12 @@ class ControlFlow(ByKey):
         if over.name == "parallel" and over.items:
             first = over.items[0].name.removeprefix(FROM)
             number = self.number_from(constant(int(first)) if first.isdecimal() else None, node.iter)
-            return Value(items=(number, *map(self._dealt, over.items[1:])))
+            return Value(items=(number, *map(self._sharded, over.items[1:])))
         made = [ref.name.rpartition(".")[2] for ref in over.refs if isinstance(ref, Obj)]
         counts = any(name in ("range", "arange", "count") for name in made) or isinstance(node.iter, cst.Call)
         return self._number(node) if counts else Value(ENTRY)
 
-    def _dealt(self, value: Value) -> Value:
+    def _sharded(self, value: Value) -> Value:
         """Return what goes beside the number of an iteration over a share: of plain numbers those of its own."""
         plain = value.place == SAME and value.scalar and not value.refs and not self.shards.parts
         return Value(ENTRY, scalar=True, name=POSITION) if plain else value

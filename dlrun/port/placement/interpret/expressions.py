@@ -64,7 +64,7 @@ class Expressions(Machine):
             return ANY
         value: Value = method(node) if method is not None else self._computed(node)
         if node in self.shards.made:
-            value = whole.dealt(self, node, value)
+            value = whole.sharded(self, node, value)
         elif node in self.shards.lengths:
             value = Value(SAME if self.shards.parts else COUNT, scalar=True, name="length")
         elif node in self.shards.sampled and isinstance(node, cst.Call) and value.place.kind is Kind.SAME:

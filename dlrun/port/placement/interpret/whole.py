@@ -33,7 +33,7 @@ class Left:
     why: str
 
 
-def dealt(machine: Machine, node: cst.CSTNode, value: Value) -> Value:
+def sharded(machine: Machine, node: cst.CSTNode, value: Value) -> Value:
     """Return what a loader is once its batches are sharded."""
     if node not in machine.shards.whole or _trains(machine, node):
         return Value(Place(Kind.SHARD), refs=value.refs)

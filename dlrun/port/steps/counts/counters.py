@@ -128,8 +128,8 @@ def number_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
 def position_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
     """Return ``k`` in ``for k in range(0, len(x), 8):`` where local positions have a name of their own."""
     named = isinstance(loop, cst.For) and isinstance(loop.target, cst.Name)
-    dealt = named and any(feed.how == "positions" for feed in feeds_of(facts, loop))  # type: ignore[arg-type]
-    return loop.target if dealt else None  # type: ignore[union-attr, return-value]
+    sharded = named and any(feed.how == "positions" for feed in feeds_of(facts, loop))  # type: ignore[arg-type]
+    return loop.target if sharded else None  # type: ignore[union-attr, return-value]
 
 
 def _numbers(facts: Facts, over: cst.Call) -> int | None:
@@ -325,8 +325,8 @@ def _is_position(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is the serial number of a batch in a loop over a share of them, whatever another counts."""
     bound = reaching(facts.script, node) if isinstance(node, cst.Name) else None
     loops = [b.node for b in bound or () if isinstance(b.node, cst.For)]
-    dealt = [loop for loop in loops if any(feed.how == "indices" for feed in feeds_of(facts, loop))]
-    return bool(loops) and len(dealt) == len(bound or ())
+    sharded = [loop for loop in loops if any(feed.how == "indices" for feed in feeds_of(facts, loop))]
+    return bool(loops) and len(sharded) == len(bound or ())
 
 
 def _is_given(facts: Facts, node: cst.CSTNode, returned: Collection[cst.CSTNode]) -> bool:

@@ -46,9 +46,9 @@ def _is_whole(facts: Facts, counted: cst.BaseExpression) -> bool:
         return True
     if any(name in f.names for f in facts.feeds if f.how in ("named", "arrays", "stretches")):
         return False
-    dealt = {f.node for f in facts.feeds}
-    dealt |= {f.node.value for f in facts.feeds if isinstance(f.node, cst.Assign)}
-    if dealt.intersection(facts.flow.through(counted)):
+    sharded = {f.node for f in facts.feeds}
+    sharded |= {f.node.value for f in facts.feeds if isinstance(f.node, cst.Assign)}
+    if sharded.intersection(facts.flow.through(counted)):
         return False
     if facts.kinds.of(counted) == "loader":
         return True

@@ -40,7 +40,7 @@ class StepRates:
         self.counts = counts
         self.skips = skips
         self.divided = set(divided)
-        loops = (*getattr(facts, "loops", ()), *getattr(facts, "dealt", ()))
+        loops = (*getattr(facts, "loops", ()), *getattr(facts, "sharded", ()))
         self.around = {facts.script.function_of(loop) for loop in loops}
 
     def told(self, values: Iterable[cst.BaseExpression]) -> Iterator[Edit | Doubt]:

@@ -262,14 +262,14 @@ def _of_batch(facts: Facts, loop: cst.For | cst.While) -> set[str]:
     target: cst.BaseExpression = loop.target
     if isinstance(target, cst.Tuple) and isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) == "enumerate":
         target = target.elements[-1].value
-    dealt = any(
+    sharded = any(
         facts.script.inside(feed.node, loop.iter) or feed.node in facts.flow.through(n)
         for feed in facts.feeds
         if feed.how in ("loader", "named", "iterable")
         for n in walk(loop.iter)
         if isinstance(n, (cst.Name, cst.Attribute, cst.Call))
     )
-    return _grown(facts, loop.body, names_in(target) if dealt else set())
+    return _grown(facts, loop.body, names_in(target) if sharded else set())
 
 
 def _grown(facts: Facts, body: cst.CSTNode, names: set[str]) -> set[str]:

@@ -73,7 +73,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for node in facts.carries:
         yield Doubt(
             node,
-            "a hidden state is carried from batch to batch: dealt-out batches are no longer one stream",
+            "a hidden state is carried from batch to batch: sharded batches are no longer one stream",
             "high",
             "give each rank a part of every stream instead of every n-th batch",
             name="carried-state",

@@ -58,12 +58,12 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Doubt]:
             name="same-samples",
         )
         break
-    dealt = {f.node for f in facts.feeds if f.how == "turns"}
+    sharded = {f.node for f in facts.feeds if f.how == "turns"}
     for loop, _ in facts.counted if not facts.keeps_steps else ():  # else all take a part of what rank 0 draws
         draws = [
             n
             for n in walk(loop)
-            if isinstance(n, cst.Call) and dotted(n.func).endswith(".next_batch") and n.func not in dealt
+            if isinstance(n, cst.Call) and dotted(n.func).endswith(".next_batch") and n.func not in sharded
         ]
         if draws:
             yield Doubt(

@@ -21,7 +21,7 @@ def shared(facts: KerasFacts) -> Iterator[cst.For]:
         inner = turns(facts, loop)
         if isinstance(inner, cst.For) and bound(facts, inner) is not None:
             yield inner
-    yield from (loop for loop in facts.dealt if bound(facts, loop) is not None)
+    yield from (loop for loop in facts.sharded if bound(facts, loop) is not None)
     for node in facts.iterated:
         over = next((up for up in facts.script.above(node) if isinstance(up, cst.For)), None)
         if over is not None and facts.script.inside(node, over.iter):
