@@ -21,15 +21,15 @@ MAY_IMPORT = {
     "progress": set(),
     "package": set(),
     "textfile": set(),
-    "apart": {"package"},
-    "rank": {"apart"},
+    "sandbox": {"package"},
+    "rank": {"sandbox"},
     "port": {"errors", "render", "package"},
-    "launch": {"errors", "textfile", "render", "rank", "progress", "apart"},
+    "launch": {"errors", "textfile", "render", "rank", "progress", "sandbox"},
     "bench": {"errors", "launch"},
     "tune": {"errors", "textfile", "progress", "bench", "launch", "scale"},
     "timeline": {"errors", "bench"},
-    "scale": {"errors", "render", "bench", "launch", "apart"},
-    "verify": {"errors", "render", "launch", "package", "apart"},
+    "scale": {"errors", "render", "bench", "launch", "sandbox"},
+    "verify": {"errors", "render", "launch", "package", "sandbox"},
     "demo": {"errors", "port", "launch", "progress"},
     "doctor": {"errors", "launch"},
     "notebook": {"errors", "launch"},
@@ -129,7 +129,9 @@ def test_each_test_file_has_a_name_of_its_own() -> None:
 
 
 def test_what_only_some_launches_need_costs_no_other_its_time() -> None:
-    code = "import dlrun.launch, dlrun.launch.process, sys\nprint(*{'dlrun.apart.run', 'tempfile'} & set(sys.modules))"
+    code = (
+        "import dlrun.launch, dlrun.launch.process, sys\nprint(*{'dlrun.sandbox.run', 'tempfile'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout == "\n"
 

@@ -92,7 +92,7 @@ def measure(
     their links are like, hosts are made up on this machine (lab.py). An interrupt raises `CutShortError`.
     """
     spec = {"cases": [[c.name, c.counts] for c in cases], "dtype": dtype, "seconds": seconds, "ways": list(ways)}
-    base = (plan or LaunchPlan(()))._replace(tuned=False, module=False, apart=False)
+    base = (plan or LaunchPlan(()))._replace(tuned=False, module=False, sandboxed=False)
     program = (str(PROGRAMS / ("allreduce_cuda.py" if device == "cuda" else "allreduce.py")), json.dumps(spec))
     settled = base._replace(program=program, ranks=ranks, show=(0,), env=base.env + tuple((env or {}).items()))
     known = {c.name: c for c in cases}

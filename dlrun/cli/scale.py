@@ -101,7 +101,7 @@ def command(
     from dlrun.scale.run import Experiment, run_all
 
     patterns = Patterns(rate or RATE, accuracy or ACCURACY, loss or LOSS)
-    plan = LaunchPlan((script, *args), max(ranks), module=module, backend=backend, per_node=per_node, apart=True)
+    plan = LaunchPlan((script, *args), max(ranks), module=module, backend=backend, per_node=per_node, sandboxed=True)
     cores = usable_cores() * prepare(plan)[0].nodes
     # A rank alone must not compute with more threads than one of many, or it is another program that is compared.
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(ranks)))

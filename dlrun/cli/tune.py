@@ -102,7 +102,7 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
         raise click.UsageError("-m needs a SCRIPT")
     words = program(*(script or (str(PROGRAMS / "allreduce.py"),)), module=module)
     plan = LaunchPlan(
-        words, ranks, module, options["backend"], per_node=options["per_node"], tuned=False, apart=bool(script)
+        words, ranks, module, options["backend"], per_node=options["per_node"], tuned=False, sandboxed=bool(script)
     )
     settled, _ = prepare(plan)
     prints = bool(options["metric"] or options["params"])  # then the script's own words are compared, not its steps

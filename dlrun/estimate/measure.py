@@ -49,7 +49,7 @@ def ranks_to_measure(wanted: int, per_node: int) -> int:
 def measured(plan: LaunchPlan, ranks: int, per_node: int, seconds: float, on_stage: Callable[[str], None]) -> Measured:
     """Run the plan's script for some steps on `ranks` ranks, each with the cores it would have as one of `per_node`."""
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, usable_cores() // per_node))
-    here = plan._replace(ranks=ranks, per_node=None, apart=True, env=(*plan.env, ("OMP_NUM_THREADS", threads)))
+    here = plan._replace(ranks=ranks, per_node=None, sandboxed=True, env=(*plan.env, ("OMP_NUM_THREADS", threads)))
     on_stage(f"running {STEPS} steps of {plan.program[0]} on {ranks} ranks")
     seen = probe(here, STEPS)
     case = Case(plan.name, tuple(seen["counts"]))

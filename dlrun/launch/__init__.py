@@ -107,8 +107,8 @@ def _run(
     """Run the command; the ranks get these variables besides."""
     from dlrun.launch.start import Start
 
-    if settled.apart:
-        from dlrun.apart.run import Apart  # costs 8 ms
+    if settled.sandboxed:
+        from dlrun.sandbox.run import Sandbox  # costs 8 ms
     run_dir = Path(settled.cwd, settled.run_dir)
     start = Start(settled)
     try:
@@ -116,20 +116,20 @@ def _run(
         details["env"] |= variables
         try:
             _make_empty(run_dir)
-            apart = Apart(settled.cwd, run_dir) if settled.apart else None
-            details["apart"] = str(apart.place) if apart else ""
+            sandbox = Sandbox(settled.cwd, run_dir) if settled.sandboxed else None
+            details["sandbox"] = str(sandbox.place) if sandbox else ""
             _write_new(Path(settled.cwd, settled.spec_file), json.dumps(details, indent=1))
             _link_latest(settled)
         except OSError as error:
             why = f"cannot make the run directory {run_dir}: {error.strerror}"
             raise DlrunError(why, "start where you may write; of dlrun launch, --log-dir names another") from error
-        with apart or nullcontext():
+        with sandbox or nullcontext():
             start.begin(line, os.environ)
             from dlrun.launch.process import Run  # while the ranks start
 
             result = Run(settled, start, on_line, on_note).run()
-            if apart:
-                apart.failed = result.returncode != 0 and not result.interrupted
+            if sandbox:
+                sandbox.failed = result.returncode != 0 and not result.interrupted
     finally:
         start.close()
         saving.clear(str(run_dir))

@@ -74,7 +74,7 @@ def spec(plan: LaunchPlan, site: Site, server: Sequence[tuple[str, int]], token:
         "serial_after": plan.serial_after,
         "torchrun": plan.torchrun,
         "as_openmpi": theirs and plan.launcher.backend not in ("openmpi", "spectrum"),
-        "apart": "",
+        "sandbox": "",
         "place": {
             "bind": plan.bind and not (plan.cores and BACKENDS[plan.launcher.backend].binds),
             "cores": plan.cores,

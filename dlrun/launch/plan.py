@@ -27,7 +27,7 @@ class LaunchPlan(NamedTuple):
     and GPUs per rank; ``share_gpus`` lets more ranks than GPUs start on this machine, and ``mps`` has them run on it at
     once (mps.py). ``show`` are the ranks whose output is shown (None: all), ``torchrun`` gives the ranks what torchrun
     would, ``origins`` say where variables of ``env`` come from, where that is not the command line. ``cwd`` is where
-    the job runs ("": here); a script that runs ``apart`` has a folder of its own that looks like that one,
+    the job runs ("": here); a script that runs ``sandboxed`` has a folder of its own that looks like that one,
     ``run_dir/files``, in which what it wrote is left. Without a ``run_dir`` one is made below ``log_dir``. What is
     shown is added to the file ``tee``, too ("": to none). ``input`` is the rank whose script reads dlrun's standard
     input (-1: none).
@@ -56,7 +56,7 @@ class LaunchPlan(NamedTuple):
     origins: tuple[tuple[str, str], ...] = ()
     show: tuple[int, ...] | None = (0,)
     cwd: str = ""
-    apart: bool = False
+    sandboxed: bool = False
     run_dir: str = ""
     log_dir: str = "dlrun-runs"
     tee: str = ""

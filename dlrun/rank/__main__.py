@@ -107,7 +107,7 @@ def start(rank: int, program: list[str], spec: dict[str, Any], server: socket.so
             os.close(fed[1])
         elif spec.get("input", -1) >= 0:  # there is one rank to debug
             os.environ.setdefault("PYTHONBREAKPOINT", "0")
-        run(program, spec["kind"], told, spec.get("apart", ""), fed[0] if fed else 0)
+        run(program, spec["kind"], told, spec.get("sandbox", ""), fed[0] if fed else 0)
     for pipe in pipes:
         os.close(pipe[1])
     os.close(told)

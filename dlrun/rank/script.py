@@ -25,13 +25,13 @@ _RESERVE = 1 << 20  # bytes of addresses that an error gets to be told in, where
 _PLACES = ("in user code:", "Graph execution error:")
 
 
-def run(program: list[str], kind: str, report: int, apart: str = "", input_: int = 0) -> NoReturn:
+def run(program: list[str], kind: str, report: int, sandbox: str = "", input_: int = 0) -> NoReturn:
     """Become the script ``program[0]`` with the arguments ``program[1:]``; never returns.
 
     ``kind`` is "script" (a Python file), "module" (as in ``python -m``) or "command" (anything else that runs). How a
     Python script ended is written to the file descriptor ``report`` as one line of JSON, before its exit hooks run:
     those may wait for other ranks for ever. ``input_`` is the file descriptor that it reads; 0 is an empty one.
-    ``apart``: a folder that looks like this one, to run in. Nobody watches what other programs than Python's write
+    ``sandbox``: a folder that looks like this one, to run in. Nobody watches what other programs than Python's write
     through its links.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
@@ -41,7 +41,7 @@ def run(program: list[str], kind: str, report: int, apart: str = "", input_: int
     if kind == "command":
         far = os.path.abspath(program[0])  # noqa: PTH100 - pathlib costs 5 ms a rank
         try:
-            os.chdir(apart or ".")
+            os.chdir(sandbox or ".")
             there = "/" not in program[0] or os.path.exists(program[0])  # noqa: PTH110
             os.execvp(program[0] if there else far, program)
         except OSError as error:
@@ -62,8 +62,8 @@ def run(program: list[str], kind: str, report: int, apart: str = "", input_: int
     status: object = None
     reserve = [bytearray(_RESERVE)]  # never touched, so no memory
     try:
-        if apart:
-            program = [_into(apart, program[0]), *program[1:]]
+        if sandbox:
+            program = [_into(sandbox, program[0]), *program[1:]]
         if kind == "module":
             _run_module(program)
         else:
@@ -143,7 +143,7 @@ def _note_sudden_end(report: int, pid: int) -> None:
 
 def _into(place: str, script: str) -> str:
     """Go to the folder for this run, and return what the script is called there."""
-    from dlrun.apart.run import enter
+    from dlrun.sandbox.run import enter
 
     return enter(place, script, os.environ["DLRUN_RUN_DIR"], lambda file: not theirs(file))
 
@@ -218,9 +218,9 @@ def where(trace: TracebackType | None, error: BaseException | None = None) -> st
 def theirs(file: str) -> bool:
     """Return whether a source file is the shim's, Python's, dl_comm's or an installed library's, not the user's own."""
     shim, python = os.path.dirname(__file__), os.path.dirname(os.__file__)  # noqa: PTH120
-    apart = os.path.join(os.path.dirname(shim), "apart")  # noqa: PTH118, PTH120
+    sandbox = os.path.join(os.path.dirname(shim), "sandbox")  # noqa: PTH118, PTH120
     made = "/__autograph_generated_file" in file  # TensorFlow's copy of a function
-    return made or file.startswith((shim, apart, python, "<")) or "site-packages" in file or "/dl_comm/" in file
+    return made or file.startswith((shim, sandbox, python, "<")) or "site-packages" in file or "/dl_comm/" in file
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:

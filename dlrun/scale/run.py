@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from dlrun.apart.run import FILES
 from dlrun.errors import DlrunError, StoppedError, number_of
 from dlrun.launch import LaunchPlan, launch
 from dlrun.launch.result import check_interrupted
+from dlrun.sandbox.run import FILES
 from dlrun.scale.reading import RATE, Patterns, read
 from dlrun.scale.result import STRONG, WEAK, Run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from dlrun.apart import outside
+from dlrun.sandbox import outside
 from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, sums, whole
 from dlrun.verify.checks.choices import NAME as CHOICES
 from dlrun.verify.checks.choices import choices

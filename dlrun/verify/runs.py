@@ -22,7 +22,7 @@ from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
-from dlrun.apart.place import in_place, lay_out
+from dlrun.sandbox.place import in_place, lay_out
 from dlrun.verify.trace import Run, Trace, read_trace
 from dlrun.verify.warming import Warm
 
@@ -73,7 +73,7 @@ class Task:
 
 
 def execute(task: Task) -> Run:
-    """Run the task and return what it did. The user's files stay as they are (see ``dlrun.apart``).
+    """Run the task and return what it did. The user's files stay as they are (see ``dlrun.sandbox``).
 
     Where MPI itself did not come up, as while a network's interface goes away, it is run once more.
     """

@@ -60,8 +60,8 @@ class Loops:
         They make the iterations of the loop that yields, be it over batches or epochs.
         """
         loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and not self.gradients.runs_step(n.body)]
-        turns = {n: (b for b in self.flow.bodies(n.body, drawn=True) if b is not n.body) for n in loops}
-        loops = [n for n in loops if any(map(self.gradients.runs_step, turns[n]))]
+        iterations = {n: (b for b in self.flow.bodies(n.body, drawn=True) if b is not n.body) for n in loops}
+        loops = [n for n in loops if any(map(self.gradients.runs_step, iterations[n]))]
         return [n for n in loops if not isinstance(n, cst.For) or self._draws_updates(n)]
 
     def _draws_updates(self, loop: cst.For) -> bool:

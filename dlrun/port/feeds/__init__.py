@@ -77,11 +77,11 @@ class Feeds(Sources, FullBatches):
         drawn = in_turns(loops, self.iterated, [n for n in draws if n not in noisy])
         self.counted.extend(loop for loop in drawn if not self._is_part(loop, drawn))
         if not self.found and not self.counted and not self.carried.by_loop:
-            for turn in (*innermost, *loops.searches):
-                self._whole(turn)
+            for body in (*innermost, *loops.searches):
+                self._whole(body)
         elif slid:
-            for turn in slid:
-                self._whole(turn)
+            for body in slid:
+                self._whole(body)
         else:
             unfed = {loop: wholes for loop in innermost if (wholes := self._unfed(loop)) is not None}
             around = {loop: self._draws_for(loop, wholes) for loop, wholes in unfed.items()}
@@ -139,7 +139,7 @@ class Feeds(Sources, FullBatches):
                 if self._is_unseen(source):
                     self.unseen.append(call)
         if drawn:
-            return  # its turns are steps all the same: the loop counts
+            return  # its iterations are steps all the same: the loop counts
         if len(self.found) > before or (isinstance(loop, cst.For) and not self.iterated.counts(self.iterated.of(loop))):
             self._fed.add(loop)
         for call in reached:

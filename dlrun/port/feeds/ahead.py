@@ -21,8 +21,8 @@ def drawn_ahead(feeds: Feeds) -> Iterator[tuple[cst.CSTNode, bool]]:
     alike = {call for call, _ in feeds.late_orders()}  # sharded
     drawn = [n for n in script.nodes if isinstance(n, _STATEMENTS) and not alike.issuperset(_made(feeds, n))]
     for top in feeds.orders.tops if feeds.counted else ():
-        turns = [loop for loop in feeds.counted if loop is top.loop or script.inside(loop, top.loop)]
-        inner = [n for n in drawn if any(script.inside(n, loop) for loop in turns)]
+        iterations = [loop for loop in feeds.counted if loop is top.loop or script.inside(loop, top.loop)]
+        inner = [n for n in drawn if any(script.inside(n, loop) for loop in iterations)]
         before = [
             n
             for n in drawn

@@ -29,10 +29,10 @@ def evaluations(feeds: Feeds) -> Iterator[Evaluation]:
     for loop, given in feeds.both_ways:
         if _is_loader(feeds, source := feeds.iterated.source(given)):
             yield Evaluation(loop, source, _mode(feeds, loop, given))
-    for turn in feeds.innermost:
-        if isinstance(turn, cst.For) and (test := _in_turns(feeds, turn)) is not None:
-            source = _source(feeds, turn)
-            yield Evaluation(turn, source, _mode_by(feeds, turn, test), test)
+    for around in feeds.innermost:
+        if isinstance(around, cst.For) and (test := _in_turns(feeds, around)) is not None:
+            source = _source(feeds, around)
+            yield Evaluation(around, source, _mode_by(feeds, around, test), test)
 
 
 def _is_loader(feeds: Feeds, source: cst.BaseExpression) -> bool:

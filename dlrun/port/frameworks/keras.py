@@ -22,7 +22,7 @@ from dlrun.port.steps.counts import moving
 from dlrun.port.steps.counts.bounds import sources
 from dlrun.port.steps.counts.keras import annealing
 from dlrun.port.steps.counts.keras import schedules as keras_schedules
-from dlrun.port.steps.counts.keras.loops import before, bound, in_strides, shared, turns
+from dlrun.port.steps.counts.keras.loops import before, bound, in_strides, iterations, shared
 from dlrun.port.steps.gradients import keras_doubts
 from dlrun.port.steps.gradients.gradients import rank_0_draws
 from dlrun.port.steps.metrics import coupled, local_variables, quotients
@@ -221,7 +221,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from callback_rates.counts(facts)
     counting = [
         loop
-        for loop in (turns(facts, loop) for loop in facts.loops)
+        for loop in (iterations(facts, loop) for loop in facts.loops)
         if isinstance(loop, cst.For) and bound(facts, loop) is not None
     ]
     counting += [over for over in facts.sharded if counts_too(facts.flow, over) and not in_strides(facts, over)]
@@ -239,7 +239,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             )
     done: set[cst.CSTNode] = set()
     for loop in facts.loops:
-        inner = turns(facts, loop)
+        inner = iterations(facts, loop)
         count = bound(facts, inner) if isinstance(inner, (cst.For, cst.CompFor)) else None
         for node in sources(facts, count) if count is not None else ():
             if node not in done:

@@ -218,7 +218,7 @@ class MadeSerial(Wraps):
 
     def _of_texts(self, texts: list[cst.CSTNode]) -> list[Wrap] | None:
         """Return what makes the numbers in ``texts`` serial where these are made, if all ranks come there together."""
-        if any(not self.agreed.issuperset(self.run.made_apart.get(text, ())) for text in texts):
+        if any(not self.agreed.issuperset(self.run.made_diverged.get(text, ())) for text in texts):
             self.lost.extend(texts)
             return None
         for text in texts:

@@ -71,7 +71,7 @@ class Steered:
 
     def _together(self, node: cst.CSTNode) -> bool:
         """Tell whether all ranks come to ``node``, or none."""
-        tests = self.run.apart_at.get(self.script.statement_of(node), ())
+        tests = self.run.diverged_at.get(self.script.statement_of(node), ())
         return all(test in self.shown.agreed for test in tests)
 
     def _leads_back(self, value: cst.CSTNode, but: Iterable[cst.CSTNode] = ()) -> bool:

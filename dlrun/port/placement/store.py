@@ -15,7 +15,7 @@ REST = "[*]"  # an entry under a key that is not known
 GROWN = "[]"  # what was appended
 OTHERS = "**"  # what a call is given under names that are not known
 CONTENT = "@"  # what an object of a library holds
-LOCAL = "draws apart"  # of a library of random numbers: that each rank draws its own
+LOCAL = "draws locally"  # of a library of random numbers: that each rank draws its own
 VIEW = "view"  # the name of a list of what another container holds
 PROPERTY = "property"  # the name of an object that stands for an attribute that functions compute
 

@@ -296,7 +296,7 @@ def diverged(a: Value, b: Value, test: cst.CSTNode, drawn: bool = False) -> Valu
     return both
 
 
-def chosen_apart(a: Value, b: Value, test: cst.CSTNode) -> Value:
+def chosen_locally(a: Value, b: Value, test: cst.CSTNode) -> Value:
     """Return what holds of a result that is ``a`` on some ranks and ``b`` on others, by a test that diverges.
 
     What is local already, or a sum so far, stays what it is.

@@ -206,7 +206,7 @@ class Flow(Runs):
         return self._ways[node]
 
     def _variable(self, node: cst.CSTNode) -> object:
-        """Return what is one and the same wherever the variable ``node`` is named: ten turns of ``net = net(n)``."""
+        """Return what is the same wherever the variable ``node`` is named: each iteration of ``net = net(n)``."""
         scope = self.script.scope_of(node) if isinstance(node, cst.Name) else None
         return (id(scope), node.value) if isinstance(node, cst.Name) and scope is not None else node
 

@@ -22,16 +22,16 @@ def reaching(script: Script, use: cst.Name) -> list[Binding] | None:
         for b in bindings
     ) or any(isinstance(up, cst.Lambda) for up in around):
         return None
-    turns = [
+    iterations = [
         up
         for up in around
         if isinstance(up, (cst.For, cst.While)) and not (isinstance(up, cst.For) and inside(use, up.iter))
     ]
-    above = [b for b in bindings if order[b.node] < order[use] and (b.node in turns or not inside(use, b.node))]
+    above = [b for b in bindings if order[b.node] < order[use] and (b.node in iterations or not inside(use, b.node))]
     last = max((b for b in above if _is_sure(script, use, b)), key=lambda b: order[b.node], default=None)
     if last is None:
         return None
-    loops = [up for up in turns if not inside(last.node, up)]
+    loops = [up for up in iterations if not inside(last.node, up)]
     return [
         b
         for b in bindings

@@ -92,7 +92,7 @@ class Runs(Attributes, ABC):
 
     def _goes_on(self, node: cst.CSTNode) -> list[cst.CSTNode]:
         """Return what of the generators that ``node`` draws from runs until it has the next value."""
-        return [turn for function in self.drawn(node) for turn in self.turns(function)]
+        return [body for function in self.drawn(node) for body in self.iterations(function)]
 
     # -- generators ---------------------------------------------------------------------------------------------
 
@@ -126,13 +126,13 @@ class Runs(Attributes, ABC):
         run = [f for n in made if isinstance(n, cst.Call) for f in self.targets(n) if self.yields(f)]
         return list(dict.fromkeys([*run, *(f for n in beside for f in self._generated(n))]))
 
-    def turns(self, function: cst.FunctionDef, depth: int = 4) -> list[cst.CSTNode]:
+    def iterations(self, function: cst.FunctionDef, depth: int = 4) -> list[cst.CSTNode]:
         """Return what ``function`` runs from one value that it yields to the next: the loop around it, or all."""
         found: dict[cst.CSTNode, None] = {}
         for node in self.yields(function):
             handed = self._generated(node.value.item) if isinstance(node.value, cst.From) and depth else []
             loop = self._around(node, function)
-            found |= dict.fromkeys(turn for f in handed for turn in self.turns(f, depth - 1)) or {loop.body: None}
+            found |= dict.fromkeys(body for f in handed for body in self.iterations(f, depth - 1)) or {loop.body: None}
         return list(found)
 
     def _around(self, node: cst.CSTNode, function: cst.FunctionDef) -> cst.For | cst.While | cst.FunctionDef:

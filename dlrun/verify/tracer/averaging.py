@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from dlrun.apart.imports import AfterImport
-from dlrun.apart.loose import own
+from dlrun.sandbox.imports import AfterImport
+from dlrun.sandbox.loose import own
 from dlrun.verify.tracer import generators
 from dlrun.verify.tracer.followed import CALLS
 from dlrun.verify.tracer.importing import changed, followed, number_of, showing

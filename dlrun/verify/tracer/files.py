@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dlrun.apart import loose, outside
-from dlrun.apart.imports import AfterImport
+from dlrun.sandbox import loose, outside
+from dlrun.sandbox.imports import AfterImport
 from dlrun.verify.tracer.recorder import Recorder, is_of_user, is_user_file, user_frame
 
 NUMBERS, MOST, DEPTH = 200, 2000, 5  # entries of a list, numbers of all that is saved, and how deep they lie, at most
@@ -58,7 +58,7 @@ class Errors(Tee):
 
 
 def install(recorder: Recorder) -> None:
-    """Note prints and writes. A file about to be written is first cut loose from the user's own (``apart.loose``)."""
+    """Note prints and writes. A file about to be written is first cut loose from the user's own (``sandbox.loose``)."""
     sys.stdout, sys.stderr = Tee(recorder, sys.stdout), Errors(recorder, sys.stderr)
     runs, scratch = Path(recorder.orders.out).parent, recorder.orders.scratch
     # Known before the hook is: asking for it opens a file, under a lock.

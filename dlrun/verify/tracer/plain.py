@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dlrun.apart.imports import AfterImport
+from dlrun.sandbox.imports import AfterImport
 from dlrun.verify.tracer.importing import followed
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.told import tell

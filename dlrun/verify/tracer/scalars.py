@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dlrun.apart.imports import AfterImport
+from dlrun.sandbox.imports import AfterImport
 from dlrun.verify.tracer.recorder import Recorder, called_by_dl_comm, is_user_file, user_frame
 
 WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dlrun.apart.imports import AfterImport
+from dlrun.sandbox.imports import AfterImport
 from dlrun.verify.tracer.arrays import array_note, native
 from dlrun.verify.tracer.datasets import DataSets
 from dlrun.verify.tracer.followed import CALLS

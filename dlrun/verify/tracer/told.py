@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dlrun.apart.imports import AfterImport
+from dlrun.sandbox.imports import AfterImport
 from dlrun.verify.tracer.recorder import Recorder
 
 ASKED = {"get_rank": 0, "get_nranks": 1}  # and what a rank is told that is to be alone

@@ -191,8 +191,12 @@ def _keyed_alike(flow: Flow, made: cst.CSTNode, within: frozenset[str]) -> bool:
 def _turns_written(flow: Flow, key: cst.CSTNode | None, within: frozenset[str]) -> bool:
     """Tell whether ``key`` is bound by loops alone, each of which goes through texts that are written out."""
     bound = flow.bindings(key) if isinstance(key, cst.Name) else []
-    turns = [b for b in bound if b.path in (("each",), ("each", 0)) and b.value is not None]
-    return bool(bound) and bound == turns and all(_texts(flow, b.value, b.path != ("each",), within) for b in turns)
+    iterations = [b for b in bound if b.path in (("each",), ("each", 0)) and b.value is not None]
+    return (
+        bool(bound)
+        and bound == iterations
+        and all(_texts(flow, b.value, b.path != ("each",), within) for b in iterations)
+    )
 
 
 def _texts(flow: Flow, entries: cst.CSTNode | None, first: bool, within: frozenset[str]) -> bool:

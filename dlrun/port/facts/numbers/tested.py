@@ -65,14 +65,14 @@ def tested(script: Script, node: cst.CSTNode) -> list[cst.CSTNode]:
     return []
 
 
-def _of(test: cst.BaseExpression, turns: set[str]) -> Iterator[cst.CSTNode]:
-    """Yield the values that ``test`` asks for, if those are among them that a loop ``turns`` to."""
+def _of(test: cst.BaseExpression, iterations: set[str]) -> Iterator[cst.CSTNode]:
+    """Yield the values that ``test`` asks for, if those are among the numbers of a loop's ``iterations``."""
     match test:
         case cst.BooleanOperation(left=left, right=right):
-            yield from (*_of(left, turns), *_of(right, turns))
+            yield from (*_of(left, iterations), *_of(right, iterations))
         case cst.UnaryOperation(expression=inner):
-            yield from _of(inner, turns)
+            yield from _of(inner, iterations)
         case cst.Comparison(comparisons=[cst.ComparisonTarget(operator=cst.Is() | cst.IsNot())]):
             return
-        case _ if names_in(test) & turns:
+        case _ if names_in(test) & iterations:
             yield from children(test) if isinstance(test, cst.Comparison) else (test,)

@@ -159,8 +159,8 @@ def generated(flow: Flow, made: cst.CSTNode) -> list[tuple[cst.BaseExpression, i
         if flow.yields(function):
             found: dict[str, tuple[cst.BaseExpression, int, tuple[cst.Call, ...]]] = {}
             loops = [n for n in walk(function.body) if isinstance(n, cst.For)]
-            turns = {m.value for loop in loops for m in walk(loop.target) if isinstance(m, cst.Name)}
-            for pick in _picks(flow, function.body, turns, {}, _DEPTH):
+            iterations = {m.value for loop in loops for m in walk(loop.target) if isinstance(m, cst.Name)}
+            for pick in _picks(flow, function.body, iterations, {}, _DEPTH):
                 name = dotted(root(flow, pick.data))
                 given = flow.argument(made, function, name) if isinstance(made, cst.Call) else None
                 if given is not None:

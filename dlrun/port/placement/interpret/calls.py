@@ -37,7 +37,7 @@ from dlrun.port.placement.values import (
     Kind,
     Place,
     Value,
-    chosen_apart,
+    chosen_locally,
     combine,
     join,
     joined,
@@ -345,10 +345,10 @@ class Calls(Libraries):
             return Value(const=None)
         result, test = values[0], flows.left_by
         for value in values[1:]:
-            result = join(result, value) if test is None else chosen_apart(result, value, test)
+            result = join(result, value) if test is None else chosen_locally(result, value, test)
         if self.state is not None:  # or nothing
             if test is not None:
-                result = chosen_apart(result, Value(const=None), test)
+                result = chosen_locally(result, Value(const=None), test)
             elif result.items is None and not result.refs:
                 result = join(result, Value())
         several = len(values) > (self.state is None)
@@ -366,7 +366,7 @@ class Calls(Libraries):
             return False
         args, keywords = self._arguments(call)
         around, depth, ran = self.frame, len(self.flows), False
-        apart: list[cst.CSTNode] = []
+        diverged: list[cst.CSTNode] = []
 
         def entered(value: Value) -> None:
             nonlocal ran
@@ -377,7 +377,7 @@ class Calls(Libraries):
             if item.asname is not None:
                 self.assign(item.asname.name, value)
             body()
-            apart.extend(self.diverged[tests:])  # by a test that some ranks leave an iteration at
+            diverged.extend(self.diverged[tests:])  # by a test that some ranks leave an iteration at
             self.frame = inside
             self.flows += flows
 
@@ -385,7 +385,7 @@ class Calls(Libraries):
         self.entered = {**outer, function.node: entered}
         self.call_value(callee, args, keywords, call)
         self.entered = outer
-        self.diverged += apart
+        self.diverged += diverged
         if not ran:
             body()
         return True

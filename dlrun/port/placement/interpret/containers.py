@@ -329,7 +329,7 @@ class Containers(IterationNumbers):
         lost = [v.place for v in rest if v.place.kind is Kind.UNKNOWN]
         if lost or ref in self.keyed_behind:
             return lost[0] if lost else self.keyed_behind[ref]
-        return ENTRY if ref in self.keyed_apart or any(v.place.kind is Kind.RUN for v in rest) else SAME
+        return ENTRY if ref in self.keyed_locally or any(v.place.kind is Kind.RUN for v in rest) else SAME
 
     def _paired(self, ref: Obj, node: cst.CSTNode) -> Value:
         entry = Value(items=(self._keys(ref), self.entries(Value(refs=frozenset([ref])))))
@@ -378,11 +378,13 @@ class Containers(IterationNumbers):
             return ""
         held = [*(entry.items or ()), *(v for box in boxes for _, v in self.fields(box) if v.name != "empty")]
         local = [v for v in held if not v.place.uniform]
-        if self.apart and local and all(v.place == ENTRY for v in local):
+        if self.is_diverged and local and all(v.place == ENTRY for v in local):
             return "row" if any(v.name == samples.NTH for v in held) else "samples"  # a row of each sample
         if not any(v.scalar and v.place.kind is Kind.ENTRY for v in local):
             return ""
-        folds = {parts.added(v.place, self.apart) if v.scalar and v.place.kind is Kind.ENTRY else "row" for v in local}
+        folds = {
+            parts.added(v.place, self.is_diverged) if v.scalar and v.place.kind is Kind.ENTRY else "row" for v in local
+        }
         return folds.pop() if len(folds) == 1 else "row"
 
     def extend(self, ref: Obj, value: Value, node: cst.BaseExpression | None) -> None:
@@ -481,7 +483,7 @@ class Containers(IterationNumbers):
         if key is None and len(args) > 1 and args[1].zero and not args[1].refs and found.place.kind is Kind.RUN:
             return found if args[1].place == SAME else args[1]  # a sum, which begins at zero for a new key
         if len(args) > 1 and not (found.refs or found.items):
-            made = self.kept_apart(args[1], node, key)
+            made = self.kept_by_key(args[1], node, key)
             own = [r for r in made.refs if isinstance(r, Obj) and r.kind == "instance"]
             loop, place = self.loop, self.content(args[0])
             if own and loop is not None and (not place.uniform or len(self.diverged) > loop.outer):
@@ -501,7 +503,7 @@ class Containers(IterationNumbers):
             lost = place if place.kind is Kind.UNKNOWN else unknown(node, "its keys are of this rank's samples")
             self.keyed_behind[ref] = lost
 
-    def kept_apart(self, given: Value, node: cst.CSTNode, key: str | None) -> Value:
+    def kept_by_key(self, given: Value, node: cst.CSTNode, key: str | None) -> Value:
         """Return what is kept for a key of a container or object that ``node`` makes: one for each, and the first."""
         own = next(iter(given.refs), None)
         if len(given.refs) != 1 or not isinstance(own, Obj):
@@ -587,7 +589,7 @@ class Containers(IterationNumbers):
         """Return the placement of what ``given`` was added to in place."""
         if held.place.kind is Kind.RUN:
             grown = replace(self.grows(held.place, given), counts=held.place.counts and given.kind is Kind.SAME)
-            return self.counted(grown) if self.apart else grown
+            return self.counted(grown) if self.is_diverged else grown
         return combine([held.place, given])
 
     def keep(self, receiver: Value, args: list[Value], node: cst.Call) -> bool:

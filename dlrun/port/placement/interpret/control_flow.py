@@ -94,17 +94,17 @@ class ControlFlow(ByKey):
             return
         alike = node.test in self.shards.together or self._filled_together(test)
         place = SAME if alike else self.content(test)
-        apart = not place.uniform and self.loop is not None
+        diverges = not place.uniform and self.loop is not None
         lost = self.loop is None and place.kind is Kind.UNKNOWN
         before = self.state
-        guards = self._guards_of(node.test) if apart else []
+        guards = self._guards_of(node.test) if diverges else []
         if guards and self.shards.parts:
-            guards, apart = self._forced(node, guards), self.apart
-        elif apart and self.of_iteration(node.test):
-            apart = False
+            guards, diverges = self._forced(node, guards), self.is_diverged
+        elif diverges and self.of_iteration(node.test):
+            diverges = False
         if place.kind is Kind.CLOCK:
             self.clocks.add(node.test)
-        if apart:
+        if diverges:
             self.diverged.append(node.test)
             self.by_carried[node.test] = self.is_carried(node.test, place)
         self.guards += guards
@@ -126,7 +126,7 @@ class ControlFlow(ByKey):
             _bounded(asked, before, state)
         if lost and then is not None and self.state is not None:
             self._unknown_since(place, then, self.state)
-        if not apart:
+        if not diverges:
             left = then is None and self.is_paced(test, otherwise=True)
             if left or (self.state is None and self.is_paced(test)):
                 self.paces.append(node.test)  # the rest of the iteration comes as often
@@ -332,9 +332,9 @@ class ControlFlow(ByKey):
     def _do_Match(self, node: cst.Match) -> None:  # noqa: N802
         subject = self.eval(node.subject)
         before, after = self.state, None
-        apart = self.loop is not None and not self.content(subject).uniform
-        self.diverged += [node.subject] if apart else []
-        if apart and self.recording:
+        diverges = self.loop is not None and not self.content(subject).uniform
+        self.diverged += [node.subject] if diverges else []
+        if diverges and self.recording:
             self.matched[node] = None
         for case in node.cases:
             self.state = dict(before) if before is not None else None
@@ -347,9 +347,9 @@ class ControlFlow(ByKey):
             of_rest = subject.name == "remainder" and isinstance(case.pattern, cst.MatchValue)
             with self.at_pace(node.subject, replace(subject, name="cadence" if of_rest else "")):
                 self.block(case.body)
-            after = self.met(after, self.state, node.subject if apart else None)
-        self.state = self.met(before, after, node.subject if apart else None)
-        if apart:
+            after = self.met(after, self.state, node.subject if diverges else None)
+        self.state = self.met(before, after, node.subject if diverges else None)
+        if diverges:
             self.diverged.remove(node.subject)
 
     # -- loops -----------------------------------------------------------------------------------------------------
@@ -386,16 +386,16 @@ class ControlFlow(ByKey):
             if items is not None:
                 self._unrolled(node, items)
             else:
-                local = self.loop is not None and (not self._turns(over).uniform or node in self.shards.plays)
+                local = self.loop is not None and (not self._iterations(over).uniform or node in self.shards.plays)
                 before = dict(self.state or {})
-                few = self.loop is None and node in self.shards.training and self._turns(over).kind is Kind.ENTRY
+                few = self.loop is None and node in self.shards.training and self._iterations(over).kind is Kind.ENTRY
                 got = Value(unknown(node.iter, _FEW)) if few else None  # chunks of a share: for part in chunks(loader)
                 self.until_stable(node, lambda: self.assign(node.target, got or self.iterate(node.iter, over)), local)
                 if few:
                     self.lose_written(before, node.iter, _FEW)
                 if local and self.shards.parts and samples.goes_in_order(self, node.iter):
                     self._bend_written(before)
-                if node in self.shards.noisy and not self.apart and self.state is not None:
+                if node in self.shards.noisy and not self.is_diverged and self.state is not None:
                     self.averaged(node, before)
         self._otherwise(node)
 
@@ -415,19 +415,19 @@ class ControlFlow(ByKey):
             self.block(node.orelse.body)
             self.state = merge(self.state, left)
 
-    def _turns(self, over: Value, entry: bool = False) -> Place:
-        """Return the placement of what a loop goes through; what objects and arrays in a list hold makes no turns.
+    def _iterations(self, over: Value, entry: bool = False) -> Place:
+        """Return the placement of what a loop goes through; what objects and arrays in a list hold makes no iterations.
 
         ``entry`` tells that it is one that a list holds, and not the list.
         """
         if over.items is not None:
-            return combine([over.place, *(self._turns(item, True) for item in over.items)])
+            return combine([over.place, *(self._iterations(item, True) for item in over.items)])
         kinds = {ref.kind if isinstance(ref, Obj) else "" for ref in over.refs}
         if kinds == {"instance"} or (entry and kinds == {"foreign"}):
             return over.place
         if not kinds or not kinds <= set(CONTAINERS):
             return self.content(over)
-        return combine([over.place, *(self._turns(v, True) for ref in over.refs for _, v in self.fields(ref))])
+        return combine([over.place, *(self._iterations(v, True) for ref in over.refs for _, v in self.fields(ref))])
 
     def _whole(self, node: cst.For, over: Value) -> bool:
         """Tell whether a loop goes through loaders that are not sharded: one that evaluates by the same function."""

@@ -167,7 +167,7 @@ class Expressions(Machine):
             return Value(scalar=False)
         if self.recording:
             inner = (node,) if self.loop is not None and self.loop.inner else ()
-            self.made_apart[node] = (*self.made_apart.get(node, ()), *self.diverged, *inner)
+            self.made_diverged[node] = (*self.made_diverged.get(node, ()), *self.diverged, *inner)
         return Value(place, texts=frozenset([node]), scalar=False)
 
     def _Name(self, node: cst.Name) -> Value:  # noqa: N802
@@ -497,7 +497,7 @@ class Expressions(Machine):
         frame = self.frame_of(node, self.frame, function=node, parent=self.frame)
         before, self.frame = self.frame, frame
         made = self.new(kind, node, "made")
-        if (entries := self._each_apart(node)) is not None:
+        if (entries := self._each_entry(node)) is not None:
             self._put_each(made, node, entries)
             self.frame = before
             if not encloses(node):
@@ -521,7 +521,7 @@ class Expressions(Machine):
             self.lose_written(state, node, GOES_THROUGH)
             return Value(unknown(node, GOES_THROUGH))
         if key is not None and self.content(key).kind is Kind.ENTRY:
-            self.keyed_apart.add(made)
+            self.keyed_locally.add(made)
         if self.loop is not None and self.shards.parts:
             self.samples_in[made] = samples.made(self, node, kind, diverging)
         value = self._of_its_own(node, value)
@@ -540,7 +540,7 @@ class Expressions(Machine):
         """Return the entries of what a loop goes through, where all are known; see ``control_flow``."""
         raise NotImplementedError
 
-    def _each_apart(self, node: Any) -> list[Value] | None:
+    def _each_entry(self, node: Any) -> list[Value] | None:
         """Return the entries that a dict of containers is made for, one by one, where all are known."""
         holds = isinstance(node, cst.DictComp) and isinstance(node.value, _HOLDS)
         over = node.for_in.iter
@@ -628,9 +628,9 @@ class Expressions(Machine):
         if not self.shards.parts or held.kind is not Kind.RUN or entry.kind not in (Kind.ENTRY, *UNIFORM):
             return _grow(held, entry)
         how = parts.added(entry, False)
-        if "row" in entry.adds or (scalar is False and entry.kind is Kind.ENTRY and not self.apart):
+        if "row" in entry.adds or (scalar is False and entry.kind is Kind.ENTRY and not self.is_diverged):
             how = "row"  # one of each iteration, on each rank of its own part
-        elif entry.kind is Kind.ENTRY and (self.apart or not scalar):
+        elif entry.kind is Kind.ENTRY and (self.is_diverged or not scalar):
             how = "samples"
         return replace(held, adds=held.adds | {how}, counts=False)
 
@@ -668,7 +668,7 @@ class Expressions(Machine):
     def in_some_order(self, place: Place, ref: Obj) -> Place:
         """Return the placement of a list that grew: some iterations add to it, others do not, where a test differs."""
         some = self.loop is not None and len(self.diverged) > self.loop.outer
-        if self.shards.parts and self.apart and not self.shards.episodes and "same" in place.adds:
+        if self.shards.parts and self.is_diverged and not self.shards.episodes and "same" in place.adds:
             place = replace(place, adds=place.adds - {"same"} | {"samples"})
         listed = ref.kind in ("list", "deque") and place.kind is Kind.RUN and "fires" not in place.adds
         return replace(place, adds=place.adds | {"some"}) if some and listed else place

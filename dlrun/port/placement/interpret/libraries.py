@@ -122,7 +122,7 @@ class Libraries(Given):
         if CLIPS.search(name):
             self.gradients.read(node)
         elif name == "torch.autograd.backward":
-            self.gradients.backward(node, self.apart)
+            self.gradients.backward(node, self.is_diverged)
         elif name == "torch.autograd.grad" and "create_graph" in keywords and self._by_samples(args):
             self.by_samples[node] = None
         if self.shards.runs and row is Row.SAMPLES:
@@ -607,7 +607,7 @@ class Libraries(Given):
             named = target.attr.value if isinstance(target, cst.Attribute) else ""
             self.note_steering(named, args[0], node.args[0].value)
         if name == "backward":
-            self.gradients.backward(node, self.apart)
+            self.gradients.backward(node, self.is_diverged)
         elif CLIPS.search(name):
             self.gradients.read(node)
         if name == "backward" and self.recording and self.loop is not None:

@@ -14,7 +14,7 @@ class LocalGradients:
     """Notes, in the order of the run, which backward passes made gradients that something reads while they are local.
 
     ``early`` has, by the statement that averages, the first read before it; ``made`` the backward passes whose
-    gradients it averages. ``apart`` are those that ranks may run more or less often than others. ``left`` has what
+    gradients it averages. ``diverged`` are those that ranks may run more or less often than others. ``left`` has what
     reads gradients that no statement of their loop averages: of a Fisher matrix, say.
     """
 
@@ -23,16 +23,16 @@ class LocalGradients:
         self.averaged = averaged
         self.early: dict[cst.CSTNode, cst.CSTNode] = {}
         self.made: dict[cst.CSTNode, dict[cst.Call, None]] = {}
-        self.apart: set[cst.Call] = set()
+        self.diverged: set[cst.Call] = set()
         self.left: dict[cst.CSTNode, None] = {}
         self._fresh: dict[cst.Call, None] = {}
         self._reads: dict[cst.CSTNode, None] = {}
 
-    def backward(self, call: cst.Call, apart: bool) -> None:
+    def backward(self, call: cst.Call, diverged: bool) -> None:
         """Note that ``call`` makes gradients of this rank's samples; what was read of earlier ones counts, too."""
         self._fresh[call] = None
-        if apart:
-            self.apart.add(call)
+        if diverged:
+            self.diverged.add(call)
 
     def read(self, node: cst.CSTNode) -> None:
         """Note that ``node`` reads gradients."""

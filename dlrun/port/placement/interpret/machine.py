@@ -177,8 +177,12 @@ class Machine:
         self.gradients = LocalGradients(shards.before)
         self.by_samples: dict[cst.CSTNode, None] = {}  # gradients, by samples, of means over a part of the batch
         self.losses: dict[cst.Call, Place] = {}  # where gradients begin
-        self.made_apart: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # formatted texts, by the tests they are under
-        self.apart_at: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}  # statements that ranks run apart, by the tests
+        self.made_diverged: dict[
+            cst.CSTNode, tuple[cst.CSTNode, ...]
+        ] = {}  # formatted texts, by the tests they are under
+        self.diverged_at: dict[
+            cst.CSTNode, tuple[cst.CSTNode, ...]
+        ] = {}  # statements at which ranks diverge, by the tests
         self.fields_of: dict[cst.Call, dict[str, Field]] = {}  # what templates read of what they are given
         self.zipped: dict[cst.CSTNode, list[Value]] = {}  # what calls of zip() went through last
         self.begun: State = {}  # the state in which an iteration over a shard began
@@ -227,7 +231,7 @@ class Machine:
         self.unrolled: tuple[int, ...] = ()  # of loops that run once for each of known entries: which it is
         self.looping = 0  # how deep in loops and comprehensions
         self.loops: list[cst.CSTNode] = []  # those that it is in, but for a loop over a shard
-        self.keyed_apart: set[Obj] = set()  # dicts whose keys are of this rank's samples
+        self.keyed_locally: set[Obj] = set()  # dicts whose keys are of this rank's samples
         self.keyed_behind: dict[Obj, Place] = {}  # likewise of those that are filled behind the loops
         self.data_of: dict[Obj, frozenset[Any]] = {}  # the program's data set that a loader was made of
         self.born: dict[Location, Value] = {}  # what lists began with that a dict keeps for a key that it lacked
@@ -257,7 +261,7 @@ class Machine:
         return bool(self.paces) or self.ended > 0
 
     @property
-    def apart(self) -> bool:
+    def is_diverged(self) -> bool:
         """Whether the ranks may come here more or less often than others within an iteration."""
         return self.playing > 0 or (
             self.loop is not None and (self.loop.inner > 0 or len(self.diverged) > self.loop.outer)
@@ -410,7 +414,7 @@ class Machine:
 
     def force(self, node: cst.BaseExpression | None, value: Value) -> Value:
         """Return ``value``, a number of this rank's part, as that of the iteration, which ``node`` is made to be."""
-        if node is None or self.apart or self.loop is None:
+        if node is None or self.is_diverged or self.loop is None:
             return value
         if self.recording:
             self.forced[node] = self.loop

@@ -155,7 +155,7 @@ class Operators(Expressions):
                 return Value(unknown(node, _BETWEEN, place.at), scalar=scalar)
             if self.shards.parts:
                 return Value(self._added(a, b, place, node), scalar=scalar)
-            return Value(place if not self.apart else self.counted(place), scalar=scalar)
+            return Value(place if not self.is_diverged else self.counted(place), scalar=scalar)
         if not self.shards.parts:
             a, b = COUNT if a.counts else a, COUNT if b.counts else b
         elif (a.counts or b.counts) and a.uniform and b.uniform and isinstance(op, (*_SCALES, cst.Power)):
@@ -163,7 +163,7 @@ class Operators(Expressions):
             if not decays:
                 return Value(SAME, scalar=scalar)  # the serial number: ranks keep the serial steps
         if isinstance(op, (cst.Subtract, cst.SubtractAssign)) and b.untouched and a.kind is Kind.ENTRY:
-            how = {parts.added(a, self.apart)} if self.shards.parts else set[str]()
+            how = {parts.added(a, self.is_diverged)} if self.shards.parts else set[str]()
             return Value(replace(b, adds=frozenset({"lag", *how}), counts=False), scalar=scalar)
         if a.kind is Kind.RUN and a.adds == {"lag"} and isinstance(op, _DIVIDES) and b.kind in (Kind.COUNT, Kind.INDEX):
             return Value(replace(a, adds=frozenset({"lag", "step"})), scalar=scalar)
@@ -174,7 +174,7 @@ class Operators(Expressions):
         if isinstance(op, _SCALES) and a.kind is Kind.RUN and right.const == 1:
             return replace(left, place=a, refs=frozenset())
         if isinstance(op, _SCALES) and (place := _scaled(a, b, isinstance(op, _DIVIDES))) is not None:
-            often = self.cadenced and not self.shards.parts and not self.apart
+            often = self.cadenced and not self.shards.parts and not self.is_diverged
             often = (often or not self.shards.ramped.isdisjoint(_sides(node))) and place.adds == {"scaled"}
             place = replace(place, adds=frozenset({"fires"})) if often else place  # as often as the serial script
             return Value(place, scalar=scalar)
@@ -232,7 +232,7 @@ class Operators(Expressions):
         numbers = entry.scalar or (entry.items and len(alike) == len(entry.items)) or entry.texts
         place = self.content(entry)
         objects = any(isinstance(r, Obj) and r.kind == "instance" for r in entry.refs)
-        here = self.cadenced and not self.apart and self.loop is not None
+        here = self.cadenced and not self.is_diverged and self.loop is not None
         if here and place.kind is Kind.SAME and not objects:
             return replace(entry, name="fires")
         told = numbers or (entry.refs and self.numbers(entry))
@@ -253,7 +253,7 @@ class Operators(Expressions):
         run, other = (a, b) if a.kind is Kind.RUN else (b, a)
         if place.kind is not Kind.RUN or "lag" in other.adds or place.adds - run.adds - {"entry", "same", "decayed"}:
             return place
-        how = parts.added(other, self.apart)
+        how = parts.added(other, self.is_diverged)
         if how == "summed" and self._by_a_test_of_parts(other):
             how = "bent"
         elif how == "bent":
@@ -268,7 +268,7 @@ class Operators(Expressions):
         if any(self.seen_last(test).name == samples.NTH for test in around):
             return True  # for the first samples of each part: if k < 3
         within = self.playing or self.loop is None or self.loop.inner > 0 or self.shards.episodes
-        return other.uniform and self.apart and not within
+        return other.uniform and self.is_diverged and not within
 
     def _with_length(self, op: Any, left: Value, right: Value, node: Any) -> Value | None:
         """Return what an entry over the length of a shard is: over the serial length; a loss is n times its part."""
@@ -662,7 +662,7 @@ class Operators(Expressions):
 
         All ranks answer it alike then, as the serial script does: ``if loss.item() > 10``.
         """
-        if not self.shards.parts or self.apart or self.loop is None:
+        if not self.shards.parts or self.is_diverged or self.loop is None:
             return False
         if isinstance(test, cst.BooleanOperation):
             return self.of_iteration(test.left) and self.of_iteration(test.right)

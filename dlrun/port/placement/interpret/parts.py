@@ -304,11 +304,11 @@ def reduction(call: cst.CSTNode, value: Value | None) -> str:
     return _REDUCTIONS.get(text.lower(), "")
 
 
-def added(other: Place, apart: bool) -> str:
+def added(other: Place, diverged: bool) -> str:
     """Return what a run becomes by adding ``other``: a number of each part, of single samples, or alike on all."""
     if other.kind is Kind.ENTRY and "bent" in other.adds:
         return "bent"
-    if apart:
+    if diverged:
         return "summed"
     if other.kind is Kind.ENTRY:
         return "summed" if "summed" in other.adds else "entry"

@@ -62,7 +62,7 @@ def made(machine: Expressions, node: Any, kind: str, diverging: int) -> str:
 
 
 def numbered(machine: Expressions, node: cst.CSTNode, entry: Value) -> Value:
-    """Return what one turn of a loop over ``node`` gets, with the number of a sample marked as such."""
+    """Return what one iteration of a loop over ``node`` gets, with the number of a sample marked as such."""
     called = machine.script.name_of(node.func) if isinstance(node, cst.Call) else ""
     if called == "builtins.range" and _numbers_samples(machine, node):  # type: ignore[arg-type]
         return replace(entry, name=NTH)
@@ -76,7 +76,7 @@ def numbered(machine: Expressions, node: cst.CSTNode, entry: Value) -> Value:
 
 
 def goes_in_order(machine: Expressions, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` goes through samples so that each turn is made of several: ``groupby(labels)``."""
+    """Tell whether ``node`` goes through samples so that each iteration is made of several: ``groupby(labels)``."""
     calls = [n for n in walk(node) if isinstance(n, cst.Call)]
     found = [c for c in calls if machine.script.name_of(c.func).rpartition(".")[2] in _IN_ORDER]
     given = [arg.value for call in found for arg in call.args]

@@ -110,9 +110,9 @@ class Statements(Loops):
         self.spend(node)
         self.updated = self.updated or node in self.shards.steps
         self.gradients.statement(node)
-        if self.apart and self.recording and self.loop is not None:
+        if self.is_diverged and self.recording and self.loop is not None:
             inner = (self.loop.node,) if self.loop.inner else ()
-            self.apart_at[node] = (*self.apart_at.get(node, ()), *self.diverged, *inner)
+            self.diverged_at[node] = (*self.diverged_at.get(node, ()), *self.diverged, *inner)
         method = getattr(self, f"_do_{type(node).__name__}", None)
         looped = isinstance(node, (cst.For, cst.While))
         if looped:
@@ -158,7 +158,7 @@ class Statements(Loops):
             return  # weights, by gradients that are those of all ranks
         for place in (t.target for t in node.targets if self.loop is not None):
             if isinstance(place, cst.Subscript) and self._lacked(place, node):
-                value = self.kept_apart(value, node.value, key_of(self.index_of(place).const))
+                value = self.kept_by_key(value, node.value, key_of(self.index_of(place).const))
         for target in node.targets:
             self.assign(target.target, value, node.value)
 
@@ -331,7 +331,7 @@ class Statements(Loops):
         """Return ``value``, as an extreme where a test has found it to be one: ``if v > best: best = v``."""
         for where, what, text in self.guards:
             if where == at and source is not None and self.script.code(source) == text:
-                alike = self.shards.parts and not self.apart  # that of the iteration: see ``_forced``
+                alike = self.shards.parts and not self.is_diverged  # that of the iteration: see ``_forced``
                 return value.at(
                     Place(Kind.RUN, at, frozenset({"same"})) if alike else Place(Kind.EXTREME, at, frozenset({what}))
                 )
@@ -400,7 +400,7 @@ class Statements(Loops):
             return index, self._misplaced(target, value, f"{self.script.code(row)} counts this rank's own")
         if self.shards.parts and len(target.slice) == 1 and isinstance(key := target.slice[0].slice, cst.Index):
             place = self.content(index)
-            if index.scalar and place.kind is Kind.ENTRY and not (self.apart or self.shards.episodes):
+            if index.scalar and place.kind is Kind.ENTRY and not (self.is_diverged or self.shards.episodes):
                 if place != parts.SUMMED:
                     where = f"{self.script.code(target)}, is that of a number of this rank's part"
                     return index, self._misplaced(target, value, where)
@@ -538,7 +538,7 @@ class Statements(Loops):
 
     def _is_of_part(self, index: Value) -> bool:
         """Tell whether ``index`` is one number of this rank's part of a batch, and of no single sample."""
-        within = self.loop is not None and not self.apart and self.shards.parts and not self.shards.episodes
+        within = self.loop is not None and not self.is_diverged and self.shards.parts and not self.shards.episodes
         return within and index.scalar is True and index.place.kind is Kind.ENTRY
 
     def _stored(self, index: Value, value: Value) -> frozenset[str]:
@@ -547,12 +547,12 @@ class Statements(Loops):
             return frozenset({"stored", "bent"})
         if not self.shards.parts or not index.place.uniform:
             return frozenset({"stored"})
-        return frozenset({parts.added(value.place, self.apart) if value.scalar else "row"})
+        return frozenset({parts.added(value.place, self.is_diverged) if value.scalar else "row"})
 
     def _store_foreign(self, ref: Obj, index: Value, value: Value, target: cst.Subscript) -> None:
         held = self.read((ref, CONTENT)) or ANY
         place = self.content(value)
-        if self.cadenced and not self.apart and place.kind is self.content(index).kind is Kind.SAME:
+        if self.cadenced and not self.is_diverged and place.kind is self.content(index).kind is Kind.SAME:
             return  # as often as in the serial script
         if held.place.kind is Kind.RUN:
             if place.kind is Kind.RUN and place.at == held.place.at:

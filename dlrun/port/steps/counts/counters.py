@@ -169,7 +169,7 @@ def spelled(script: Script, iterated: cst.BaseExpression) -> tuple[cst.BaseExpre
 
 
 def runs_inside(facts: ScriptFacts, body: cst.CSTNode) -> bool:
-    """Tell whether running ``body`` runs another training loop: then its turns are epochs, not batches."""
+    """Tell whether running ``body`` runs another training loop: then its iterations are epochs, not batches."""
     return any(facts.script.inside(loop, b) for loop in facts.loops for b in facts.flow.bodies(body, drawn=True))
 
 

@@ -53,8 +53,10 @@ def _is_of_epochs(facts: Facts, decay: cst.Call) -> bool:
     fed = [value for key, value in getattr(facts, "fed", ()) if _is_among(facts, key, made)]
     if fed:
         counted = steps_so_far(facts)
-        turns = {dotted(loop.target) for loop, _ in facts.counted if isinstance(loop, cst.For)}
-        return not any(counted(n) or dotted(n) in turns for value in fed for n in computed(facts.flow, [value]).nodes)
+        iterations = {dotted(loop.target) for loop, _ in facts.counted if isinstance(loop, cst.For)}
+        return not any(
+            counted(n) or dotted(n) in iterations for value in fed for n in computed(facts.flow, [value]).nodes
+        )
     moves = {c for c in facts.script.calls if (v := _moved(facts, c)) is not None and _is_among(facts, v, made)}
     runs = [
         c

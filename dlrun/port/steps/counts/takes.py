@@ -69,8 +69,8 @@ def _taken(facts: Facts, call: cst.Call) -> Iterator[cst.BaseExpression]:
             yield from (n for n in given[1:-1] if isinstance(n, cst.Integer) and not is_zero(n))  # from there on
             yield stop
     elif name == "builtins.zip":
-        for turns in (n for n in given if isinstance(n, cst.Call) and _is_range(facts, n)):
-            plain = [a.value for a in turns.args if a.keyword is None and not a.star]
+        for iterations in (n for n in given if isinstance(n, cst.Call) and _is_range(facts, n)):
+            plain = [a.value for a in iterations.args if a.keyword is None and not a.star]
             yield from [but_one(plain[min(1, len(plain) - 1)])] if plain else []
 
 

@@ -41,7 +41,9 @@ def torch(facts: Facts, step: Step) -> Iterator[Edit | Doubt]:
     if read is None:
         return
     backwards = list(known.made.get(step.within or step.before, ()))
-    if step.within is None and all(call not in known.apart and _is_known_at(facts, step, call) for call in backwards):
+    if step.within is None and all(
+        call not in known.diverged and _is_known_at(facts, step, call) for call in backwards
+    ):
         for place in dict.fromkeys(facts.script.statement_of(call) for call in backwards):
             yield Edit(
                 facts.script.line_of(place),

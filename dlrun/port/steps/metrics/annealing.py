@@ -140,11 +140,11 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
     """Yield the counts of steps that a part of the loss, or a chance, follows: not those that are told by fewer."""
     done = set(divided)
     sharded = {name for feed in facts.feeds if feed.how in ("named", "arrays") for name in feed.names}
-    turns = [loop for loop, _ in facts.counted if isinstance(loop, cst.For)]
+    iterations = [loop for loop, _ in facts.counted if isinstance(loop, cst.For)]
 
     @cache
     def reads(node: cst.CSTNode) -> bool:
-        named = (dotted(loop.target) == dotted(node) and facts.script.inside(node, loop.body) for loop in turns)
+        named = (dotted(loop.target) == dotted(node) and facts.script.inside(node, loop.body) for loop in iterations)
         return counted(node) or (isinstance(node, cst.Name) and any(named))
 
     def of_batch(node: cst.CSTNode) -> bool:

@@ -92,5 +92,5 @@ def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
 
 
 def uneven(facts: Facts) -> cst.CSTNode | None:
-    """Return a loop that plays an episode to its end and updates at each of its turns, if there is one."""
+    """Return a loop that plays an episode to its end and updates at each of its iterations, if there is one."""
     return next((loop for loop in facts.loops if to_an_end(facts.kinds, loop)), None)

@@ -16,7 +16,7 @@ def loop_of(facts: Facts, top: Top) -> tuple[cst.For, str]:
     """Return the loop whose iterations are epochs, within ``top``, and the number of its iteration from 0, as text.
 
     Raises:
-        DlrunError: there is none, or its turns have no number.
+        DlrunError: there is none, or its iterations have no number.
     """
     script = facts.script
     outer = [n for n in walk(top.loop) if n in facts.loops and runs_inside(facts, n.body)]  # type: ignore[attr-defined]

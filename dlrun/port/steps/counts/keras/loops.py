@@ -18,7 +18,7 @@ from dlrun.port.steps.counts.counters import batches_before
 def shared(facts: KerasFacts) -> Iterator[cst.For]:
     """Yield the loops of which each rank makes 1/n of the iterations."""
     for loop in facts.loops:
-        inner = turns(facts, loop)
+        inner = iterations(facts, loop)
         if isinstance(inner, cst.For) and bound(facts, inner) is not None:
             yield inner
     yield from (loop for loop in facts.sharded if bound(facts, loop) is not None)
@@ -43,7 +43,7 @@ def in_strides(facts: KerasFacts, loop: cst.For) -> bool:
     return not isinstance(call, cst.Call) or len(call.args) > 2
 
 
-def turns(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While | cst.CompFor:
+def iterations(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While | cst.CompFor:
     """Return the loop that counts steps: the innermost, but for one that trains only a part, as a GAN's critic.
 
     Or the iterations of a list that holds all of its losses.
@@ -53,7 +53,7 @@ def turns(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While |
         return each.for_in
     inner = [n for n in walk(loop.body) if isinstance(n, (cst.For, cst.While)) and trains(facts, n)]
     only = next((n for n in inner if trains(facts, n) == trains(facts, loop)), None)
-    return turns(facts, only) if only is not None else loop
+    return iterations(facts, only) if only is not None else loop
 
 
 def trains(facts: KerasFacts, loop: cst.For | cst.While) -> int:

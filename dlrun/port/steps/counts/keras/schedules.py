@@ -113,12 +113,12 @@ def _is_kept(facts: KerasFacts, factor: cst.BaseExpression, loop: cst.For) -> bo
 
 def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
     """Divide what the number of an iteration of ``loops`` is compared with: ``if step == 800: rate.assign(0.01)``."""
-    for loop, turn in ((loop, dotted(loop.target)) for loop in loops):
+    for loop, number in ((loop, dotted(loop.target)) for loop in loops):
         for node in (n for n in walk(loop.body) if isinstance(n, cst.If)):
             stages = [
                 right
                 for left, how, right in compared(node.test)
-                if dotted(left) == turn and issubclass(how, (*ORDER, cst.Equal)) and not is_zero(right)
+                if dotted(left) == number and issubclass(how, (*ORDER, cst.Equal)) and not is_zero(right)
             ]
             around = [node.test, node.body]
             stages += [part for every in stages for part in windows.means(facts, loop, around, every)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlrun.apart.place import clear, lay_out, scratch
+from dlrun.sandbox.place import clear, lay_out, scratch
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_nothing_is_left_of_a_run_that_wrote_nothing(source: Path) -> None:
 
 
 WATCHED = """import sys
-from dlrun.apart import loose
+from dlrun.sandbox import loose
 root, told = sys.argv[1], []
 loose.watch(root, lambda name, how, was: told.append(name.rpartition("/")[2]))
 loose.own(f"{root}/train.py", root)
@@ -78,7 +78,7 @@ def test_the_lock_of_a_scratch_folder_is_no_file_that_a_run_wrote(source: Path, 
 
 
 TIDIES = """import os, shutil, sys
-from dlrun.apart import loose
+from dlrun.sandbox import loose
 root, told = sys.argv[1], []
 loose.watch(root, lambda name, how, was: told.append((how, name.removeprefix(root + "/"))))
 os.chdir(root)
@@ -92,7 +92,7 @@ print(sorted(os.listdir("large")), os.path.exists("old.txt"), os.path.exists("da
 
 
 DATABASE = """import sqlite3, sys
-from dlrun.apart import loose
+from dlrun.sandbox import loose
 root, told = sys.argv[1], []
 loose.watch(root, lambda name, how, was: told.append(name.rpartition("/")[2]))
 for name, uri in (("r.db", False), ("file:r.db?mode=ro", True), (":memory:", False), ("w.db", False)):
@@ -118,7 +118,7 @@ def test_a_database_is_written_where_a_statement_changes_it(source: Path, tmp_pa
 
 
 HDF5 = """import sys
-from dlrun.apart import loose
+from dlrun.sandbox import loose
 root, told = sys.argv[1], []
 loose.watch(root, lambda name, how, was: told.append(name.rpartition("/")[2]))
 import h5py
@@ -145,7 +145,7 @@ def test_an_hdf5_file_of_the_users_is_read_in_its_place_and_written_apart(source
 
 
 WEIGHTS = """import sys
-from dlrun.apart import loose
+from dlrun.sandbox import loose
 root, told = sys.argv[1], []
 loose.watch(root, lambda name, how, was: told.append(name.rpartition("/")[2]))
 import numpy as np

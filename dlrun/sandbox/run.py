@@ -1,4 +1,4 @@
-"""A run apart from the user's files, as its launcher and its ranks see it."""
+"""A sandboxed run, away from the user's files, as its launcher and its ranks see it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from dlrun.apart import loose, outside, place
+from dlrun.sandbox import loose, outside, place
 
 FILES = "files"
 OURS = str(Path(__file__).parent)
 
 
-class Apart:
+class Sandbox:
     """A place for a run in its run directory; around the run, a context that puts back and clears up afterwards.
 
     What the run wrote is left in ``run_dir/files``. Unless it is said that it has not ``failed``, so is all else: its

@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
-from dlrun.apart import outside
-from dlrun.apart.imports import AfterImport
+from dlrun.sandbox import outside
+from dlrun.sandbox.imports import AfterImport
 
 IGNORED = ("/dev/", "/proc/", "/sys/")
 OnWrite = Callable[[str, str, str], None]  # (file, how, the name it had before)
