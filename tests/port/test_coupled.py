@@ -234,3 +234,30 @@ def test_losses_and_metrics_of_fit_that_are_no_means_over_the_samples_are_told_w
     assert [d.name for d in found if d.name != "rate-may-not-suit"] == told
     if told == ["coupled-samples"]:
         assert not [d for d in port(FITTED.replace("{given}", given)).doubts if d.name in told]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "per.topk(len(per) // 2)[0].mean()",
+        "torch.topk(per, 3).values.mean()",
+        "per.sort(descending=True)[0][:4].mean()",
+        "per[per.argsort()[-4:]].mean()",
+        "per.kthvalue(3).values",
+        "(per * per.softmax(0)).sum()",
+        "per.max()",
+        "per[per > 0.5].mean()",
+        "per.mean().clamp(min=0.6)",
+        "1 - torch.nn.functional.cosine_similarity(real[:, 0], fake[:, 0], dim=0)",
+    ],
+)
+def test_a_loss_that_goes_by_the_order_of_the_samples_or_bends_their_mean_is_told(loss) -> None:
+    per = "torch.nn.functional.binary_cross_entropy_with_logits(real[:, 0], x[:, 0].sigmoid(), reduction='none')"
+    script = RELATIVE.replace("    loss = LOSS", f"    per = {per}\n    loss = {loss}")
+    (doubt,) = port(script, Options(batch="global")).doubts
+    assert doubt.name == "coupled-samples" and not port(script).doubts
+
+
+def test_what_orders_the_classes_of_each_sample_is_not_told() -> None:
+    loss = "(real.softmax(1) * real.topk(1)[0] * real.sort(1)[0]).mean() + torch.softmax(fake, -1).prod(1).mean()"
+    assert not port(RELATIVE.replace("LOSS", loss), Options(batch="global")).doubts

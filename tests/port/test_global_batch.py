@@ -373,3 +373,70 @@ def test_the_rate_that_a_group_starts_from_is_scaled_as_the_one_that_it_trains_w
     text = port(DECAYED.replace("RATE", "group['lr'] = group['initial_lr'] * 0.9**epoch")).text
     assert '"initial_lr": dl.lr_scale(0.1)}], lr=dl.lr_scale(0.1))' in text
     assert "group['lr'] = group['initial_lr'] * 0.9**epoch" in text
+
+
+SIZED = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+batch_size = 12
+xs = torch.randn(72, 4)
+ys = (xs.sum(1) > 0).long()
+loader = DataLoader(TensorDataset(xs, ys), batch_size=batch_size, drop_last=True)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.fc = nn.GRU(1, 5, batch_first=True), nn.Linear(5, 2)
+    def forward(self, x, h):
+        return self.fc(self.rnn(x.unsqueeze(-1), h)[0][:, -1])
+    def init_hidden(self, bsz):
+        return torch.zeros(1, bsz, 5)
+
+def noise(n, d=4):
+    return torch.full((n, d), 0.01)
+
+net, D, G = Net(), nn.Linear(4, 1), nn.Linear(3, 4)
+opt = torch.optim.SGD([*net.parameters(), *D.parameters()], lr=0.05)
+opt_g = torch.optim.SGD(G.parameters(), lr=0.05)
+bce = nn.BCEWithLogitsLoss()
+real, onehot, rows = torch.ones(batch_size, 1), torch.zeros(batch_size, 2), torch.arange(batch_size)
+fixed = torch.ones(batch_size, 3)
+
+def train(loader, bs):
+    total = 0.0
+    for x, y in loader:
+        out = net(x.view(bs, 2, 2).reshape(bs, -1) + noise(bs), net.init_hidden(bs))
+        onehot.zero_()
+        onehot.scatter_(1, y[:, None], 1)
+        z = torch.full((bs, 3), 0.1)
+        loss = (onehot - out).pow(2).mean() - out.log_softmax(1)[rows, y].mean()
+        loss = loss + bce(D(x), real) + bce(D(G(z).detach()), torch.zeros(bs, 1))
+        opt.zero_grad(); loss.backward(); opt.step()
+        fooled = bce(D(G(z)), real)
+        opt_g.zero_grad(); fooled.backward(); opt_g.step()
+        total += loss.item() + fooled.item()
+    return total / len(loader)
+
+for epoch in range(2):
+    print(f"{train(loader, batch_size):.4f}")
+with torch.no_grad():
+    print(f"{G(fixed).sum():.4f}", len(fixed))
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_has_as_many_rows_as_a_batch_has_those_of_this_ranks_part(ranks, tmp_path):
+    ported = port(SIZED, GLOBAL)
+    assert "real, onehot, rows = torch.ones(dl.part(batch_size), 1), torch.zeros(dl.part(batch_size)" in ported.text
+    assert "train(loader, dl.part(batch_size))" in ported.text and "fixed = torch.ones(batch_size, 3)" in ported.text
+    assert not ported.doubts
+    (tmp_path / "train.py").write_text(SIZED)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert started(tmp_path, ["dist.py"], ranks=ranks) == started(tmp_path, ["train.py"])
+
+
+def test_numbers_like_the_batch_size_that_are_no_rows_stay():
+    script = SIZED.replace("batch_size = 12", "batch_size = 5 + 7").replace("nn.GRU(1, 5", "nn.GRU(1, 12")
+    text = port(script.replace("nn.Linear(5, 2)", "nn.Linear(12, 2)").replace("bsz, 5", "bsz, 12"), GLOBAL).text
+    assert "torch.zeros(1, bsz, 12)" in text and "nn.Linear(12, 2)" in text and "len(fixed))" in text

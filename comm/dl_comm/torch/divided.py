@@ -68,13 +68,16 @@ def part(batch: Any) -> Any:
     a DataFrame, or a tuple, dict or dataclass of such, all of one length. Where n does not divide it, the first ranks
     have one sample more, and ``gradients`` counts each rank's by its samples until another batch is taken. A rank for
     which none is left works on the last one, which counts for no gradient. What is cut side by side,
-    ``part(x[i:j]), part(y[i:j])``, stays so.
+    ``part(x[i:j]), part(y[i:j])``, stays so. Of a number of samples, an int, it is how many of them are this rank's:
+    ``torch.ones(dl.part(batch_size), 1)``.
 
     Raises ``TypeError`` for what has no samples, or parts of several lengths.
     """
     n = parts()
     if n == 1:
         return batch
+    if isinstance(batch, int) and not isinstance(batch, bool):
+        return max(min(batch, 1), share_of(batch, get_rank(), n))
     lengths = set(_lengths(batch))
     if len(lengths) != 1 or None in lengths:
         raise TypeError(

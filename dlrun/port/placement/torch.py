@@ -131,13 +131,16 @@ def _read(facts: ScriptFacts, run: Interpreter, reductions: Reductions) -> tuple
 
 
 def _coupled(facts: Facts, run: Interpreter) -> Iterator[Doubt]:
-    """Yield the doubt about a loss that is no mean over the samples: of ``pred - pred.mean()`` of a rank's part."""
+    """Yield the doubt about a loss that is no mean over the samples: of ``pred - pred.mean()``, of the worst three."""
     from dlrun.port.steps.metrics import coupled, weighted
 
     if not run.shards.parts or run.shards.episodes or any((*coupled.torch(facts), *weighted.torch(facts))):
         return
-    for call in [call for call, place in run.losses.items() if "spread" in place.adds][:1]:
-        why = "the loss is made of means over a rank's part of the batch, and is no mean over the samples itself"
+    bent = {"spread", "local", "bent"}
+    for call in [call for call, place in run.losses.items() if place.kind is Kind.ENTRY and place.adds & bent][:1]:
+        means = "spread" in run.losses[call].adds
+        made = "made of means over a rank's part of the batch" if means else "computed of a rank's part of the batch"
+        why = f"the loss is {made}, and is no mean over the samples itself"
         write = "port with --batch local, or compute it of what all ranks gathered"
         yield Doubt(call, why, "medium", write, name="coupled-samples")
 

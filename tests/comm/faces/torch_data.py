@@ -334,6 +334,7 @@ def batches_that_a_script_cuts_are_weighed_by_their_samples():
     rows = torch.arange(4 * _n).view(2 * _n, 2)
     assert torch.equal(dl.part(rows).view(-1), rows[_r::_n].reshape(-1))  # laid out as the batch is, as view() asks
     assert _n == 1 or "takes a batch" in _refusal(lambda: dl.part(3.0))
+    assert dl.part(3 * _n) == 3 and dl.part(3 * _n + 1) == 3 + (_r == 0) and dl.part(0) == 0
 
 
 def _refusal(call):

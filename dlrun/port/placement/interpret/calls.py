@@ -247,7 +247,8 @@ class Calls(Libraries):
                 return Value(reduced, scalar=True, name=name)
             foreign = parts.FOREIGN if parts.is_foreign(ref.name) and combine(given) == ENTRY else ""
             number = True if loss and how != "none" else None
-            return Value(parts.of_mean(out_of_sight(combine(given)), ref.name), scalar=number, name=foreign)
+            flat = parts.FLAT if loss and how == "none" and combine(given) == ENTRY else ""
+            return Value(parts.of_mean(out_of_sight(combine(given)), ref.name), scalar=number, name=foreign or flat)
         return Value(parts.of_mean(out_of_sight(combine(given)), ""))
 
     def _call_object(self, ref: Obj, args: list[Value], keywords: dict[str, Value], node: cst.Call) -> Value:

@@ -567,7 +567,8 @@ class Containers(IterationNumbers):
         if not owners:
             return None
         given = self.content(args[0]) if len(args) == 1 else combine(self.content(a) for a in args)
-        if row is Row.INDEX_ADD and self.shards.parts and given == ENTRY:
+        picked = row is Row.INDEX_ADD and not all(self.content(a).uniform for a in args[:-1])  # by what is of samples
+        if picked and self.shards.parts and given in (ENTRY, parts.PICKED):
             given = self.of_episode(parts.SUMMED)  # a sum over the samples
         if node in self.shards.steps or self.trained.issuperset(owners):
             return receiver  # weights, by gradients that are those of all ranks

@@ -86,7 +86,7 @@ class Expressions(Machine):
             state, number = Value(ENTRY), Value(ENTRY, scalar=True)
             several = self.shards.answers[node]
             value = Value(items=(state, *[number] * (several - 2), state)) if several > 1 else state
-        elif node in self.shards.averaged:
+        elif node in self.shards.averaged and "spread" not in value.place.adds:
             value = Value(ENTRY, scalar=True)
         self.note(node, value)
         if node in self.shards.forced and value.place.kind is Kind.ENTRY:

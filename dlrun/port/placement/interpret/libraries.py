@@ -187,6 +187,8 @@ class Libraries(Given):
             return self._statistic(row, name, args, keywords, place)
         if self.shards.parts and place.kind is Kind.ENTRY and parts.picks(name, args):
             return Value(self.of_episode(parts.PICKED))
+        if self.shards.parts and not self.shards.episodes and parts.compares(name, args, keywords):
+            return Value(parts.LOCAL)
         if row is Row.TRANSPOSES and self.shards.parts and args and place.kind is Kind.ENTRY:
             axes = self._parts_of(given[1:2]) or given[1:]
             return parts.transposed(replace(args[0], place=self.content(args[0])), axes)
@@ -233,6 +235,8 @@ class Libraries(Given):
         finds = parts.asks(name) or (name.endswith(".where") and len(given) == 1)
         if self.shards.parts and finds and parts.is_of_samples(Value(scalar=scalar), place):
             guessed = parts.MASK
+        if self.shards.parts and how == "none" and place == ENTRY:
+            guessed = parts.FLAT
         return Value(place, scalar=scalar, reduced=reduced, texts=texts, name=foreign or guessed)
 
     def _statistic(
@@ -500,6 +504,9 @@ class Libraries(Given):
         sums = row is Row.COUNTS or (row is Row.CONTRACTS and parts.contracted(name, [receiver, *args], keywords))
         if self.shards.parts and sums and base.kind is Kind.ENTRY:
             return Value(self.of_episode(parts.SUMMED))
+        rows = [replace(receiver, place=base), *args]
+        if self.shards.parts and not self.shards.episodes and parts.compares(f".{name}", rows, keywords):
+            return Value(parts.LOCAL)
         op = parts.operator_of(name)
         if self.shards.parts and op is not None and len(given) == 1 and Kind.ENTRY in (base.kind, given[0].place.kind):
             return self.operated(op, receiver, given[0], node)

@@ -6,8 +6,9 @@ their sum (a count of samples: the mark "summed"), or neither (the square of a m
 
 Names of values tell more: "size" is a number of samples, "mean" a mean over them that is no single number, "centered"
 what is of each sample, less a mean over this rank's. All that is not linear bends what is centered. "transposed" has
-the samples along another axis than the first, "mask" tells of each sample whether a test lets it in. "foreign" is
-made by a library of which nothing is known: a number of it is taken for a mean, and that is told.
+the samples along another axis than the first, "mask" tells of each sample whether a test lets it in, "flat" has one
+number of each: the samples lie along its only axis. "foreign" is made by a library of which nothing is known: a number
+of it is taken for a mean, and that is told.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ GREATEST, LEAST = (
 )  # of the part's samples
 SUM_OR_MEAN = "whether this loss is a mean over the samples or their sum is not known"
 FOREIGN = "foreign"
-TRANSPOSED, MASK = "transposed", "mask"
-NAMES = ("size", "mean", "centered", TRANSPOSED, MASK, FOREIGN)
+TRANSPOSED, MASK, FLAT = "transposed", "mask", "flat"
+NAMES = ("size", "mean", "centered", TRANSPOSED, MASK, FLAT, FOREIGN)
 _KNOWN = (
     "torch",
     "tensorflow",
@@ -54,6 +55,11 @@ _ASKS = frozenset(("equal", "not_equal", "greater", "greater_equal", "less", "le
     *("nonzero", "flatnonzero", "argwhere"),
 }
 _PICKS = ("boolean_mask", "masked_select", "compress", "extract")
+# What puts samples in an order, or weighs each by all of them, and where the axis is told if not by a keyword.
+_COMPARES = {
+    **dict.fromkeys(("sort", "argsort", "msort", "softmax", "log_softmax", "cumsum", "cumprod", "cummax", "prod"), 1),
+    **dict.fromkeys(("topk", "kthvalue", "partition", "argpartition", "cosine_similarity", "logcumsumexp"), 2),
+}
 _PRODUCTS = ("matmul", "mm", "matvec")  # of matrices
 _MULTIPLIES = (cst.Multiply, cst.MultiplyAssign, cst.MatrixMultiply)
 _DIVIDES = (cst.Divide, cst.DivideAssign)
@@ -99,7 +105,8 @@ def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | 
     if "picked" in a.adds | b.adds:
         beside = [p for v, p in ((left, a), (right, b)) if not p.uniform and (p != PICKED or v.scalar)]
         return LOCAL if beside else PICKED
-    if not {"summed", "bent"} & (a.adds | b.adds) and not (left.scalar or right.scalar):
+    numbers = [bool(v.scalar) for v, p in ((left, a), (right, b)) if not p.uniform]
+    if not {"summed", "bent"} & (a.adds | b.adds) and not any(numbers):
         return ENTRY  # of single samples, or means
     for over in (PER, RATE):
         if {a, b} == {SUMMED, over} and isinstance(op, _MULTIPLIES):
@@ -111,7 +118,6 @@ def operated(op: Any, left: Value, right: Value, a: Place, b: Place) -> Place | 
     if not left.scalar and a == ENTRY and isinstance(op, _DIVIDES) and right.name == "size":
         return PER  # of each sample
     if "bent" in a.adds | b.adds:
-        numbers = [bool(v.scalar) for v, p in ((left, a), (right, b)) if not p.uniform]
         if "local" in a.adds | b.adds or len(set(numbers)) > 1:
             return LOCAL
         return SPREAD if "spread" in a.adds | b.adds else BENT
@@ -140,7 +146,7 @@ def named(op: Any, left: Value, right: Value, place: Place) -> str:
         return "centered" if place == ENTRY else ""
     if isinstance(op, _SUMS) and beside_means([left, right]):
         return "centered"
-    return next((name for name in ("mean", TRANSPOSED) if name in names), "")
+    return next((name for name in ("mean", TRANSPOSED, FLAT) if name in names), "")
 
 
 def unguessed(value: Value) -> Value:
@@ -248,6 +254,20 @@ def picks(name: str, given: list[Value]) -> bool:
     last = name.rpartition(".")[2]
     masked = any(value.name == MASK for value in given[1:])
     return last in _PICKS or (masked and last in ("gather", "gather_nd", "take", "index_select"))
+
+
+def compares(name: str, given: list[Value], keywords: dict[str, Value]) -> bool:
+    """Tell whether a function compares the samples: of their losses the three greatest, ``softmax`` over the batch."""
+    last = name.rpartition(".")[2]
+    entry = given[0] if given else None
+    if last not in _COMPARES or entry is None or entry.place != ENTRY or unguessed(entry).scalar:
+        return False
+    at = _COMPARES[last]
+    told = next((v for k, v in keywords.items() if k in ("dim", "axis")), given[at] if len(given) > at else None)
+    axis = told.const if told is not None else None
+    if last in ("topk", "kthvalue") and any(v.place.kind is Kind.ENTRY and v.scalar for v in given[1:2]):
+        return axis in (None, NOTHING, 0)  # so many of the samples that there are
+    return axis == 0 or (entry.name == FLAT and axis in (None, NOTHING, -1))
 
 
 def operator_of(name: str) -> Any:

@@ -15,6 +15,7 @@ from dlrun.port.placement.values import SAME
 from dlrun.port.program.script import argument, calls_method, dotted
 from dlrun.port.steps.counts.counters import feeds_of
 from dlrun.port.steps.metrics import coupled, environments, weighted
+from dlrun.port.steps.shard import rows
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
@@ -116,12 +117,13 @@ def _summed(facts: Facts, node: cst.CSTNode) -> Iterator[cst.Call]:
 
 def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a training loop uses the batch size itself: each rank's batches are 1/n of it."""
+    local = set(rows.local_sizes(facts))
     for feed in facts.feeds:
-        size = _size_of_batches(facts, feed.node)
+        size = rows.of_batches(facts, feed.node)
         if not isinstance(size, (cst.Name, cst.Attribute)):
             continue
         for node in facts.script.nodes:
-            if not isinstance(node, type(size)) or dotted(node) != dotted(size):
+            if not isinstance(node, type(size)) or dotted(node) != dotted(size) or node in local:
                 continue
             loops = [loop for loop in facts.loops if facts.script.inside(node, loop.body)]
             own = any(facts.script.inside(b.node, loop.body) for b in facts.script.bindings_of(node) for loop in loops)
@@ -136,16 +138,6 @@ def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
                     name="global-size",
                 )
                 return
-
-
-def _size_of_batches(facts: Facts, node: cst.CSTNode) -> cst.BaseExpression | None:
-    """Return what a loader, or a function of the program that yields batches, is given as their size."""
-    if not isinstance(node, cst.Call):
-        return None
-    targets = facts.flow.targets(node)
-    given = [facts.flow.argument(node, t, "batch_size") for t in targets if isinstance(t, cst.FunctionDef)]
-    sizes = [argument(node, "batch_size", 1 if facts.kinds.of_call(node) == "loader" else -1), *given]
-    return next((size for size in sizes if size is not None), None)
 
 
 def _counts_samples(facts: Facts, size: cst.CSTNode) -> bool:

@@ -16,7 +16,7 @@ from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, walk
 from dlrun.port.steps.counts.bounds import FILLED, tables
 from dlrun.port.steps.metrics import evaluation
-from dlrun.port.steps.shard import alike, cuts, full, order, seeds, stretches, unseeded
+from dlrun.port.steps.shard import alike, cuts, full, order, rows, seeds, stretches, unseeded
 
 _HELD = (cst.Name, cst.Attribute, cst.Subscript)  # what has another name already
 _TUPLES = ("split", "chunk", "tensor_split", "unbind")  # of tensors
@@ -98,6 +98,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 )
     for call in facts.lengths:
         yield Edit(call.args[0].value, "this rank's batches, not all of the loader's", wrap)
+    if facts.options.batch == "global":
+        yield from rows.torch(facts)
     yield from stretches.torch(facts)
     yield from drawn_orders(facts)
     yield from alike.torch(facts)
