@@ -282,3 +282,61 @@ def test_what_an_object_was_made_with_is_no_batch_and_placeholders_of_samples_ar
     assert [doubt.name for doubt in port(handed, GLOBAL).doubts] == ["not-shared"]
     with pytest.raises(DlrunError, match=r"size of a batch in a state, cell.zero_state\(size, tf.float32\)"):
         port(KEPT.replace("tf.shape(self.x)[0]", "size"), GLOBAL)
+
+
+SIZED = """import numpy as np
+import tensorflow as tf
+import keras
+keras.utils.set_random_seed(0)
+batch_size = 12
+x = np.random.randn(48, 4).astype("float32")
+ds = tf.data.Dataset.from_tensor_slices(x).batch(batch_size, drop_remainder=True)
+disc, gen = keras.Sequential([keras.layers.Dense(1)]), keras.Sequential([keras.layers.Dense(4)])
+disc(x[:1]), gen(x[:1, :3])
+opt, opt_g = keras.optimizers.SGD(0.05), keras.optimizers.SGD(0.05)
+bce = keras.losses.BinaryCrossentropy(from_logits=True)
+real = tf.ones([batch_size, 1])
+
+@tf.function
+def step(x):
+    z = tf.fill([batch_size, 3], 0.1)
+    with tf.GradientTape() as tape, tf.GradientTape() as other:
+        made = gen(z)
+        per = keras.losses.binary_crossentropy(real, disc(x), from_logits=True)
+        loss = LOSS + bce(tf.zeros([batch_size, 1]), disc(made))
+        fooled = bce(real, disc(made))
+    opt.apply_gradients(zip(tape.gradient(loss, disc.trainable_variables), disc.trainable_variables))
+    opt_g.apply_gradients(zip(other.gradient(fooled, gen.trainable_variables), gen.trainable_variables))
+    return loss, fooled
+
+for epoch in range(2):
+    a = b = 0.0
+    for each in ds:
+        loss, fooled = step(each)
+        a += loss
+        b += fooled
+    print(f"{a / len(ds):.4f} {b / len(ds):.4f} {tf.reduce_sum(disc.weights[0]):.4f}")
+"""
+
+
+@MISSING
+def test_what_has_as_many_rows_as_a_batch_has_those_of_this_ranks_part(tmp_path) -> None:
+    script = SIZED.replace("LOSS", "tf.reduce_mean(per)")
+    ported = port(script, GLOBAL)
+    assert ported.text.count("[dl.part(batch_size), ") == 3 and not ported.doubts
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "dist.py").write_text(ported.text)
+    assert started(tmp_path, ["dist.py"], ranks=2, **QUIET) == started(tmp_path, ["train.py"], **QUIET)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "tf.reduce_sum(per * tf.nn.softmax(per, axis=0))",
+        "tf.reduce_mean(tf.boolean_mask(per, per > 0.5))",
+        "tf.reduce_mean(per[:6])",
+    ],
+)
+def test_a_loss_that_goes_by_the_order_of_the_samples_or_picks_some_is_told(loss) -> None:
+    names = [d.name for d in port(SIZED.replace("LOSS", loss), GLOBAL).doubts]
+    assert names == ["coupled-samples", "unknown-placement"]  # it is shown, too

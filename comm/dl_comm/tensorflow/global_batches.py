@@ -31,9 +31,13 @@ def part(batch: Any, equal: bool = True) -> Any:
     is a tensor, an array, a list, a range, or a nest of tensors and arrays, all of one length. Parts differ by one
     sample where n does not divide it, and what ``gradients`` averages counts by the samples until another batch is
     taken; with ``equal=False`` it does not, for losses that go through ``partial_sum``. A rank for which no sample is
-    left works on another's, which counts for no gradient. Raises ``TypeError`` for what has no samples.
+    left works on another's, which counts for no gradient. Of a number of samples, an int, it is how many of them are
+    this rank's: ``tf.ones([dl.part(batch_size), 1])``. Raises ``TypeError`` for what has no samples.
     """
     n = parts()
+    if isinstance(batch, int) and not isinstance(batch, bool):
+        begin, end = bounds(batch, get_rank(), n)
+        return max(min(batch, 1), end - begin)
     if not isinstance(batch, (list, range)) and not any(map(_has_rows, tf.nest.flatten(batch))):
         raise TypeError(f"part() got a {type(batch).__name__}; it takes a batch: a tensor, an array, a list, or a nest")
     return _cuts(get_rank(), n, equal).part(batch) if n > 1 else batch

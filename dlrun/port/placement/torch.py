@@ -134,7 +134,13 @@ def _coupled(facts: Facts, run: Interpreter) -> Iterator[Doubt]:
     """Yield the doubt about a loss that is no mean over the samples: of ``pred - pred.mean()``, of the worst three."""
     from dlrun.port.steps.metrics import coupled, weighted
 
-    if not run.shards.parts or run.shards.episodes or any((*coupled.torch(facts), *weighted.torch(facts))):
+    if not run.shards.parts or run.shards.episodes:
+        return
+    if hasattr(facts, "style"):
+        gathered = [feed.gathered for feed in facts.feeds if feed.gathered is not None]
+        if any(how.odd or how.weighted or not how.gathered for how in gathered):
+            return  # see ``full.judged``
+    elif any((*coupled.torch(facts), *weighted.torch(facts))):
         return
     bent = {"spread", "local", "bent"}
     for call in [call for call, place in run.losses.items() if place.kind is Kind.ENTRY and place.adds & bent][:1]:

@@ -185,7 +185,7 @@ def parts_of_a_global_batch_are_weighed_by_their_samples():
     total = dl.total(
         sum(len(part) for part in dl.shard(tf.data.Dataset.from_tensor_slices(x).batch(8), batch="global"))
     )
-    assert total == 29
+    assert total == 29 and dl.total(dl.part(29)) == 29
     for name in ("batch", "unbatch"):
         many = dl.shard(tf.data.Dataset.from_tensor_slices(x).batch(8), batch="global")
         try:

@@ -235,7 +235,7 @@ class Libraries(Given):
         finds = parts.asks(name) or (name.endswith(".where") and len(given) == 1)
         if self.shards.parts and finds and parts.is_of_samples(Value(scalar=scalar), place):
             guessed = parts.MASK
-        if self.shards.parts and how == "none" and place == ENTRY:
+        if self.shards.parts and place == ENTRY and (how == "none" or parts.of_each_sample(name)):
             guessed = parts.FLAT
         return Value(place, scalar=scalar, reduced=reduced, texts=texts, name=foreign or guessed)
 
@@ -617,8 +617,9 @@ class Libraries(Given):
             self.gradients.backward(node, self.is_diverged)
         elif CLIPS.search(name):
             self.gradients.read(node)
-        if name == "backward" and self.recording and self.loop is not None:
-            self.losses[node] = self.content(receiver)
+        loss = receiver if name == "backward" else args[0] if name == "gradient" and len(args) > 1 else None
+        if loss is not None and self.recording and self.loop is not None:
+            self.losses[node] = self.content(loss)
         if name == "backward" and not args:
             self._is_number(node)
         if name == "backward" and self.loop is not None:

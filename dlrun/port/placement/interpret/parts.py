@@ -13,6 +13,7 @@ of it is taken for a mean, and that is told.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ SUM_OR_MEAN = "whether this loss is a mean over the samples or their sum is not 
 FOREIGN = "foreign"
 TRANSPOSED, MASK, FLAT = "transposed", "mask", "flat"
 NAMES = ("size", "mean", "centered", TRANSPOSED, MASK, FLAT, FOREIGN)
+_OF_EACH = re.compile(r"(softmax_cross_entropy_with_logits(_v2)?|(^|\.)keras\.losses\.[a-z_]+)$")
 _KNOWN = (
     "torch",
     "tensorflow",
@@ -58,7 +60,7 @@ _PICKS = ("boolean_mask", "masked_select", "compress", "extract")
 # What puts samples in an order, or weighs each by all of them, and where the axis is told if not by a keyword.
 _COMPARES = {
     **dict.fromkeys(("sort", "argsort", "msort", "softmax", "log_softmax", "cumsum", "cumprod", "cummax", "prod"), 1),
-    **dict.fromkeys(("topk", "kthvalue", "partition", "argpartition", "cosine_similarity", "logcumsumexp"), 2),
+    **dict.fromkeys(("topk", "top_k", "kthvalue", "partition", "argpartition", "cosine_similarity", "logcumsumexp"), 2),
 }
 _PRODUCTS = ("matmul", "mm", "matvec")  # of matrices
 _MULTIPLIES = (cst.Multiply, cst.MultiplyAssign, cst.MatrixMultiply)
@@ -256,6 +258,11 @@ def picks(name: str, given: list[Value]) -> bool:
     return last in _PICKS or (masked and last in ("gather", "gather_nd", "take", "index_select"))
 
 
+def of_each_sample(name: str) -> bool:
+    """Tell whether a function gives one loss of each sample: those of Keras, the cross-entropies of TensorFlow."""
+    return _OF_EACH.search(name) is not None
+
+
 def compares(name: str, given: list[Value], keywords: dict[str, Value]) -> bool:
     """Tell whether a function compares the samples: of their losses the three greatest, ``softmax`` over the batch."""
     last = name.rpartition(".")[2]
@@ -265,7 +272,7 @@ def compares(name: str, given: list[Value], keywords: dict[str, Value]) -> bool:
     at = _COMPARES[last]
     told = next((v for k, v in keywords.items() if k in ("dim", "axis")), given[at] if len(given) > at else None)
     axis = told.const if told is not None else None
-    if last in ("topk", "kthvalue") and any(v.place.kind is Kind.ENTRY and v.scalar for v in given[1:2]):
+    if last in ("topk", "top_k", "kthvalue") and any(v.place.kind is Kind.ENTRY and v.scalar for v in given[1:2]):
         return axis in (None, NOTHING, 0)  # so many of the samples that there are
     return axis == 0 or (entry.name == FLAT and axis in (None, NOTHING, -1))
 

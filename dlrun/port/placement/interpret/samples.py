@@ -173,11 +173,14 @@ def is_one_of_few(machine: Expressions, node: cst.Subscript, owner: Value, index
     if not machine.shards.parts or machine.shards.episodes or machine.loop is None or len(node.slice) > 1:
         return False
     asked = node.slice[0].slice
-    bounded = isinstance(asked, cst.Slice) and (asked.lower is not None or asked.upper is not None)
+    bounded = isinstance(asked, cst.Slice) and (
+        asked.lower is not None or asked.upper is not None or isinstance(asked.step, cst.Integer)
+    )
     if not bounded and type(index.const) is not int:
         return False
     listed = (owner.name == "list" and owner.place == ENTRY) or kind_of(machine, owner) in (EACH, SOME, MIXED)
-    return listed or (owner.place == ENTRY and not owner.scalar and are_samples(machine, node.value))
+    flat = owner.name == parts.FLAT and owner.place == ENTRY
+    return listed or flat or (owner.place == ENTRY and not owner.scalar and are_samples(machine, node.value))
 
 
 def copied(machine: Expressions, value: Value, node: cst.Call, row: Row) -> str:

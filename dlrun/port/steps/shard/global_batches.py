@@ -11,7 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.placement.stays_whole_tensorflow import of_pipeline
-from dlrun.port.steps.shard import full
+from dlrun.port.steps.shard import full, rows
 from dlrun.port.steps.shard.shard import cut_batches
 
 
@@ -51,6 +51,7 @@ def tape(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         if not judged:
             judged = True
             yield from full.judged(facts, feed, how)
+    yield from rows.parts(facts)
 
 
 def _wrapped(dl: str, summed: bool, data: cst.BaseExpression) -> cst.BaseExpression:

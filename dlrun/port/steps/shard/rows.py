@@ -15,7 +15,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.insert import expression
 from dlrun.port.placement.interpret.parts import is_of_samples
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 _DEPTH = 3  # functions through which the size is handed on
 _WHY = "each rank has 1/n of the samples of a batch"
@@ -23,10 +23,12 @@ _MAKERS = frozenset(
     {
         *("ones", "zeros", "full", "empty", "rand", "randn", "randint", "normal", "uniform", "arange", "Tensor"),
         *("FloatTensor", "LongTensor", "random", "standard_normal", "normal_", "uniform_", "tile", "eye", "linspace"),
+        *("fill", "range", "truncated_normal", "stateless_normal", "stateless_uniform"),
         *("new_ones", "new_zeros", "new_full", "new_empty", "new_tensor", "new", "sample", "rsample"),
         *("view", "reshape", "expand", "repeat", "repeat_interleave", "resize_", "broadcast_to", "unflatten"),
     }
 )
+_LIBRARIES = ("torch", "numpy", "tensorflow", "keras")
 _METHODS = (
     "new",
     "view",
@@ -42,7 +44,7 @@ _METHODS = (
 )
 
 
-def torch(facts: Facts) -> Iterator[Edit]:
+def parts(facts: Facts) -> Iterator[Edit]:
     """Make batch sizes in shapes those of this rank's part, where a training loop computes with what has them.
 
     Before:
@@ -78,13 +80,32 @@ def local_sizes(facts: Facts) -> list[cst.BaseExpression]:
 
 
 def of_batches(facts: Facts, node: cst.CSTNode) -> cst.BaseExpression | None:
-    """Return what a loader, or a function of the program that yields batches, is given as their size."""
+    """Return what a loader, a data set, or a function of the program that yields batches, is given as their size."""
+    if hasattr(facts, "style"):
+        return _of_data_set(facts, node)
     if not isinstance(node, cst.Call):
         return None
     targets = facts.flow.targets(node)
     given = [facts.flow.argument(node, t, "batch_size") for t in targets if isinstance(t, cst.FunctionDef)]
     sizes = [argument(node, "batch_size", 1 if facts.kinds.of_call(node) == "loader" else -1), *given]
     return next((size for size in sizes if size is not None), None)
+
+
+def _of_data_set(facts: Facts, node: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return the size of the batches of a data set of TensorFlow: of ``data.shuffle(96).batch(12)`` 12."""
+    seen: dict[cst.CSTNode, None] = {}
+    todo: list[cst.CSTNode] = [node]
+    while todo:
+        at = todo.pop()
+        if at in seen:
+            continue
+        seen[at] = None
+        todo += [n for n in facts.flow.through(at) if n is not at]
+        if isinstance(at, cst.Call):
+            if calls_method(at, "batch"):
+                return argument(at, "batch_size", 0)
+            todo += [at.func.value] if isinstance(at.func, cst.Attribute) else [a.value for a in at.args[:1]]
+    return None
 
 
 def _is_size(facts: Facts, node: cst.BaseExpression, size: cst.BaseExpression, made: set[cst.CSTNode]) -> bool:
@@ -142,7 +163,7 @@ def _is_shape(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
         return arg is node and depth > 0 and all(_shapes(facts, t, call, node, depth - 1) for t in targets)
     name = facts.script.name_of(call.func)
     last = (name or dotted(call.func)).rpartition(".")[2] or getattr(getattr(call.func, "attr", None), "value", "")
-    known = name.partition(".")[0] in ("torch", "numpy") or last.startswith("new_") or last in _METHODS
+    known = name.partition(".")[0] in _LIBRARIES or last.startswith("new_") or last in _METHODS
     return last in _MAKERS and known
 
 
@@ -173,10 +194,11 @@ def _is_computed_with(facts: Facts, node: cst.CSTNode) -> bool:
     uses = [
         n
         for loop in facts.loops
-        for n in walk(loop.body)
+        for body in facts.flow.bodies(loop.body)
+        for n in walk(body)
         if isinstance(n, (cst.Name, cst.Attribute)) and made.intersection(facts.flow.through(n))
     ]
-    return bool(uses) and any(_meets_samples(facts, n) for n in uses)
+    return any(_meets_samples(facts, n) for n in uses)
 
 
 def _meets_samples(facts: Facts, node: cst.CSTNode) -> bool:

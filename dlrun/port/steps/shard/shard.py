@@ -99,7 +99,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for call in facts.lengths:
         yield Edit(call.args[0].value, "this rank's batches, not all of the loader's", wrap)
     if facts.options.batch == "global":
-        yield from rows.torch(facts)
+        yield from rows.parts(facts)
     yield from stretches.torch(facts)
     yield from drawn_orders(facts)
     yield from alike.torch(facts)
