@@ -2,6 +2,7 @@
 
 # ruff: noqa
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -56,6 +57,7 @@ if torch.cuda.is_available():
 opt = torch.optim.SGD(model.parameters(), lr=0.001)
 for epoch in range(2):
     book = Book()
+    hits, kinds, by_epoch, squares = np.zeros(2), np.zeros(2), np.zeros(2), torch.zeros(1)
     total = total_l1 = by_sample = own_by_sample = mean = summed = meaned = huber = n = elements = 0
     for x, y in loader:
         out = model(x)
@@ -74,8 +76,14 @@ for epoch in range(2):
             meaned += wrapped_mean(out, y).item()
             huber += book.huber(out, y).item()
             book.add(out, y)
+            squares.add_((out**2).sum(0))
+            kind, found = (y[:, 0] > 0).long().numpy(), (out[:, 0] > 0).long().numpy()
+            np.add.at(kinds, kind, 1)
+            np.add.at(hits, kind[kind == found], 1)
+            np.add.at(by_epoch, epoch, loss.item())
         n += x.size(0)
         elements += (out - y).detach().numpy().size
     print("sums", total / n, total_l1 / n, by_sample / n, own_by_sample / n)
     print("own", mean / len(loader), summed / n, meaned / len(loader))
     print("book", elements, huber, book.sums)
+    print("added", kinds, hits, by_epoch, squares / n)

@@ -350,7 +350,7 @@ def test_a_number_that_a_library_out_of_sight_makes_of_a_part_is_averaged_and_to
     ("program", "lines"),
     [
         ("numbers_of_cut_batches.py", 12),
-        ("numbers_of_losses.py", 6),
+        ("numbers_of_losses.py", 8),
         ("numbers_of_lists.py", 22),
         ("numbers_of_entries.py", 28),
     ],

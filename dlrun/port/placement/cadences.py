@@ -22,7 +22,7 @@ from dlrun.port.placement.interpret import Interpreter
 from dlrun.port.placement.selected import compared_in_order
 from dlrun.port.placement.shards import Cadence, Shards
 from dlrun.port.placement.store import Method, Obj
-from dlrun.port.placement.values import BENT_COUNT, Kind, Place
+from dlrun.port.placement.values import BENT_COUNT, NOTHING, Kind, Place
 from dlrun.port.program.script import Script, calls_method, dotted, walk
 from dlrun.port.steps.counts import windows
 from dlrun.port.steps.counts.conditions import divided, ends_iteration, fewer, picked_by, rests_of
@@ -122,7 +122,7 @@ def _found(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
                 continue  # it comes back to the first of some batches: if at >= len(batches): at = 0
             place = _place(run, count)
             if how == "rest":
-                for n in _with_windows(facts, node, bodies, number):
+                for n in _with_windows(facts, run, node, bodies, number):
                     if n not in run.shards.divided:
                         yield Cadence(n)
             elif how in ("from", "until"):
@@ -168,11 +168,12 @@ def _moved(facts: ScriptFacts, run: Interpreter) -> Iterator[Cadence]:
 
 
 def _with_windows(
-    facts: ScriptFacts, node: cst.CSTNode, bodies: list[cst.CSTNode], number: cst.BaseExpression
+    facts: ScriptFacts, run: Interpreter, node: cst.CSTNode, bodies: list[cst.CSTNode], number: cst.BaseExpression
 ) -> Iterator[cst.BaseExpression]:
     """Yield ``number``, and where ``bodies`` use it, too: they take the mean of so many numbers."""
     if isinstance(facts, Facts):
-        yield from serial(facts, bodies, number)
+        written = any(v.const is not NOTHING for v in run.seen.get(number, ()))  # cfg["every"], beside a length
+        yield from serial(facts, bodies, number, written)
         return
     yield from (number, *rests_of(facts.script, number))
     loop = next((up for up in facts.script.above(node) if isinstance(up, (cst.For, cst.While))), None)

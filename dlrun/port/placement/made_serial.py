@@ -64,7 +64,8 @@ class MadeSerial(Wraps):
             return self.wraps_inside(node, True, place) if shown and self._is_text_or_row(node) else []
         if place.kind is Kind.SAME and not (computed and node not in self.run.seen):
             return []
-        if shown and not computed and any(value.name == "row" for value in self.run.seen.get(node, ())):
+        counts = self.run.shards.parts and place.kind in (Kind.COUNT, Kind.INDEX)  # of serial iterations
+        if shown and not computed and not counts and any(v.name == "row" for v in self.run.seen.get(node, ())):
             self.lost.append(node)  # counts beside others
             return None
         text = any(value.texts for value in self.run.seen.get(node, ()))  # "at %s" % total
@@ -281,6 +282,9 @@ class MadeSerial(Wraps):
             alike = literal or self.place(node.for_in.iter).kind is Kind.SAME  # all ranks go through as many entries
             alike = alike and (self.run.shards.parts or node not in self.run.over_grown)
             each = node.value if isinstance(node, cst.DictComp) else node.elt
+            counted = self.place(each).kind in (Kind.COUNT, Kind.INDEX) or self.place(each).counts
+            if not alike and counted and not self.run.shards.parts:
+                self.lost.append(each)  # counts, and maybe others beside them
             return [each] if alike and not node.for_in.ifs and node.for_in.inner_for_in is None else []
         return [c for c in children(node) if isinstance(c, (cst.BaseExpression, *COMPUTES))]
 

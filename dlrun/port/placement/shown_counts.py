@@ -13,6 +13,7 @@ from dlrun.port.placement.values import BY, COUNT, INDEX, NOTHING, SAME, Kind, P
 from dlrun.port.placement.wraps import Wrap
 from dlrun.port.program.script import walk
 from dlrun.port.steps.counts.conditions import divided as rests_of
+from dlrun.port.steps.counts.conditions import is_one_less
 
 _NEXT = (cst.Add, cst.Subtract)
 _BOXES = (cst.FormattedString, cst.ConcatenatedString, cst.List, cst.Dict, cst.Tuple)
@@ -202,7 +203,13 @@ class ShownCounts(MadeSerial):
         divided = [n for n in walk(test) if n in self.run.shards.divided]
         rest = next((n for n in walk(test) if isinstance(n, cst.BaseExpression) and rests_of(n)), None)
         if rest is not None:
-            last = not isinstance(rests_of(rest)[0][0], cst.Name) or self._asks_for_last(test) or _of_rest(test, rest)
+            asked = rests_of(rest)[0][0]
+            less = not isinstance(asked, cst.Name) or any(
+                isinstance(n, cst.Comparison) and _is_last(n, rest) for n in walk(test)
+            )  # at the step before each of so many
+            if self._is_counted_before(asked):
+                return "serial_index" if less != index else "serial_steps"
+            last = less or self._asks_for_last(test) or _of_rest(test, rest)
             return "serial_index" if index and last else "serial_steps"
         if not divided:
             once = any(value.name == "cadence" for n in walk(test) for value in self.run.seen.get(n, ())[-1:])
@@ -212,6 +219,12 @@ class ShownCounts(MadeSerial):
         last = any(cadence.index for n in divided if (cadence := self.run.shards.cadences.get(n)) is not None)
         last = last or any(isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Subtract) for n in divided)
         return "serial_index" if index and (handed or last) else "serial_steps"
+
+    def _is_counted_before(self, asked: cst.BaseExpression) -> bool:
+        """Tell whether a test asks for steps among which this iteration is counted: ``step += 1`` is above it."""
+        count = asked.left if isinstance(asked, cst.BinaryOperation) else asked
+        place = self.place(count)
+        return place.kind is Kind.RUN and place.counts and not place.untouched
 
     def _asks_for_last(self, test: cst.BaseExpression) -> bool:
         """Tell whether a test is true at the last of so many steps: ``step % 100 == 99``, both of them divided."""
@@ -224,6 +237,15 @@ def _holds_counts(value: Value) -> bool:
     boxes = bool(value.items) or any(isinstance(ref, Obj) and ref.kind in ("dict", "list") for ref in value.refs)
     of_counts = value.place in (COUNT, INDEX) and not value.refs and not value.texts
     return boxes or (of_counts and value.const is NOTHING and value.scalar is None)
+
+
+def _is_last(test: cst.Comparison, remainder: cst.CSTNode) -> bool:
+    """Tell whether ``test`` asks for the step before each of so many: ``step % 100 == 99``, ``step % n == n - 1``."""
+    asked, every = test.comparisons[0], rests_of(remainder)[0][1]  # type: ignore[arg-type]
+    less = asked.comparator
+    by_one = isinstance(less, cst.BinaryOperation) and isinstance(less.operator, cst.Subtract)
+    by_one = by_one and less.left.deep_equals(every)  # type: ignore[attr-defined]
+    return test.left is remainder and isinstance(asked.operator, cst.Equal) and (by_one or is_one_less(less, every))
 
 
 def _of_rest(test: cst.CSTNode, remainder: cst.CSTNode) -> bool:

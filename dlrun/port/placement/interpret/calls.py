@@ -436,7 +436,7 @@ class Calls(Libraries):
             name = p.name.value
             self.write((frame, name), args[i] if i < len(args) else left.pop(name, missing[name]))
         if isinstance(params.star_arg, cst.Param):
-            self.write((frame, params.star_arg.name.value), Value(items=tuple(args[len(plain) :])))
+            self.write((frame, params.star_arg.name.value), Value(items=self._rest(args, len(plain), node)))
         for p in params.kwonly_params:
             self.write((frame, p.name.value), left.pop(p.name.value, missing[p.name.value]))
         if params.star_kwarg is not None:
@@ -447,12 +447,31 @@ class Calls(Libraries):
                 self.write((rest, REST), others)
             self.write((frame, params.star_kwarg.name.value), Value(refs=frozenset([rest])))
 
+    def _rest(self, args: list[Value], first: int, node: cst.CSTNode) -> tuple[Value, ...]:
+        """Return what ``*rest`` takes, from the argument number ``first`` on; counts as ``_as_row`` does."""
+        written = node.args if isinstance(node, cst.Call) else ()
+        named = {str(i): a.value for i, a in enumerate(written) if a.keyword is None}
+        given = {str(i): value for i, value in enumerate(args) if i >= first}
+        starred = any(a.star for a in written)
+        return tuple((given if starred else self._serial_beside_others(given, named)).values())
+
     def _as_row(self, given: dict[str, Value], node: cst.CSTNode) -> dict[str, Value]:
         """Return what ``**row`` takes; counts beside other values as the serial ones: ``log(step=i, loss=x)``."""
         args = node.args if isinstance(node, cst.Call) else ()
-        written = {arg.keyword.value: arg.value for arg in args if arg.keyword}
-        counts = {name: written[name] for name in given if name in written and self._counts(written[name], given[name])}
-        if self.loop is not None or self.shards.parts or len(counts) == len(given):
+        return self._serial_beside_others(given, {arg.keyword.value: arg.value for arg in args if arg.keyword})
+
+    def _serial_beside_others(self, given: dict[str, Value], written: dict[str, Any]) -> dict[str, Value]:
+        """Return what is ``given`` with counts made serial that stand beside other values.
+
+        Within a loop that is where all ranks come as often as the serial script, and a count is of the steps so far.
+        """
+        counts = {
+            name: written[name]
+            for name, value in given.items()
+            if name in written and (self._counts(written[name], value) or self.counts_at_cadence(written[name], value))
+        }
+        inside = self.loop is not None and not all(given[name].place.counts for name in counts)
+        if inside or self.shards.parts or len(counts) == len(given):
             return given
         return {**given, **{name: self.restore(value, given[name]) for name, value in counts.items()}}
 

@@ -13,7 +13,20 @@ from dlrun.port.placement.interpret import parts, samples, whole
 from dlrun.port.placement.interpret.iteration_numbers import IterationNumbers
 from dlrun.port.placement.interpret.machine import CountInLiteral
 from dlrun.port.placement.rules import Row
-from dlrun.port.placement.store import CONTENT, GROWN, OTHERS, REST, VIEW, Class, Method, Obj, key_of, length_of, of_key
+from dlrun.port.placement.store import (
+    CONTENT,
+    GROWN,
+    OTHERS,
+    REST,
+    VIEW,
+    Class,
+    Function,
+    Method,
+    Obj,
+    key_of,
+    length_of,
+    of_key,
+)
 from dlrun.port.placement.values import (
     ANY,
     COUNT,
@@ -265,11 +278,27 @@ class Containers(IterationNumbers):
 
     def entry_made(self, node: cst.BaseExpression, value: Value) -> Value:
         """Return an entry of a literal: a count is marked, or made serial where the run before has met it so."""
+        if self.loop is not None and self.counts_at_cadence(node, value) and self._is_handed(node):
+            return self.restore(node, value)
         if self.loop is not None or not self._counts(node, value):
             return value
         if node in self.serial_entries:
             return self.restore(node, value)
         return replace(value, pending=value.pending | {CountInLiteral(node)})
+
+    def _is_handed(self, entry: cst.BaseExpression) -> bool:
+        """Tell whether a function of the program gets the dict that has ``entry``: ``show({"step": step})``."""
+        written = self.script.parents[self.script.parents[entry]]
+        call = self.script.parents.get(self.script.parents[written]) if isinstance(written, cst.Dict) else None
+        if not isinstance(call, cst.Call):
+            return False
+        with self.unrecorded():
+            return any(isinstance(ref, (Function, Method)) for ref in self.eval(call.func).refs)
+
+    def counts_at_cadence(self, node: cst.BaseExpression, value: Value) -> bool:
+        """Tell whether ``value`` is the number of steps so far, where all ranks come as often as the serial script."""
+        counts = value.place.kind is Kind.RUN and value.place.counts and "fires" not in value.place.adds
+        return self.loop is not None and self.cadenced and counts and node not in self.shards.divided
 
     def _counts(self, node: cst.BaseExpression, value: Value) -> bool:
         """Tell whether ``value`` is a count that ``node`` has, which nothing makes serial by now."""

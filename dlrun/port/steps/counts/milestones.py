@@ -98,11 +98,16 @@ def in_strides(facts: ScriptFacts) -> Iterator[tuple[cst.BaseExpression, cst.Bas
                 yield test, count, stride
 
 
-def serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """Yield ``number``, where it counts serial steps, and the places in its test and in ``bodies`` that use it."""
-    if not _of_all(facts, number):
+def serial(
+    facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression, known: bool = False
+) -> Iterator[cst.BaseExpression]:
+    """Yield ``number``, where it counts serial steps, and the places in its test and in ``bodies`` that use it.
+
+    ``known``: it is a number of the serial script's, whatever else is kept beside it.
+    """
+    if not known and not _of_all(facts, number):
         yield from beside(facts, number, lambda part: from_length(facts, part))
-    if _of_all(facts, number) or not from_length(facts, number):
+    if known or _of_all(facts, number) or not from_length(facts, number):
         yield number
         named = facts.script.code(number) if dotted(number) or _is_entry(number) else ""
         asked = next((up for up in facts.script.above(number) if isinstance(up, cst.Comparison)), None)
