@@ -741,3 +741,73 @@ train(open("names.txt").read().split())
 def test_the_shape_of_an_array_that_is_filled_is_no_data() -> None:
     with pytest.raises(DlrunError, match="found no samples to share"):
         port(FILLED)
+
+
+PENALTY = """import numpy as np
+import tensorflow.compat.v1 as tf
+x = FEED
+w, v = tf.get_variable("w", [4, 1]), tf.get_variable("v", [4, 1])
+value = tf.matmul(x, w)
+slopes = tf.gradients(value, [x])[0]
+loss = tf.reduce_mean(value) + tf.reduce_mean(tf.square(slopes))
+rest = tf.reduce_mean(tf.matmul(x, v) - tf.stop_gradient(value))
+critic = tf.train.AdamOptimizer(0.001)
+actor = tf.train.AdamOptimizer(0.001)
+update = critic.apply_gradients(critic.compute_gradients(loss, var_list=[w]))
+turn = actor.apply_gradients(actor.compute_gradients(rest, var_list=[v]))
+losses, total = [loss, rest], 0
+rows = np.load("rows.npy")
+sess = tf.Session()
+sess.run(tf.global_variables_initializer())
+for i in range(64):
+    batch = rows[np.random.randint(512, size=8)]
+    for _ in range(5):
+        sess.run([update]FED)
+    out = sess.run([turn] + losses FED)
+    if i % 16 == 0:
+        print(i + 1, out[1], out[2])
+"""
+OF_BATCHES = ", {x: batch}"
+QUEUE = "tf.train.batch([tf.constant(np.load('rows.npy'))], 8, enqueue_many=True)"
+
+
+def test_a_gradient_in_the_loss_of_an_optimizer_that_computes_its_own_is_not_averaged() -> None:
+    text = port(PENALTY.replace("FEED", "tf.placeholder(tf.float32, [None, 4])").replace("FED", OF_BATCHES)).text
+    assert "slopes = tf.gradients(value, [x])[0]" in text
+    assert "critic = dl.DistributedOptimizer(critic)" in text and "actor = dl.DistributedOptimizer(actor)" in text
+
+
+def test_what_is_fetched_in_two_lists_at_once_trains_and_is_shown_of_all_ranks() -> None:
+    text = port(PENALTY.replace("FEED", "tf.placeholder(tf.float32, [None, 4])").replace("FED", OF_BATCHES)).text
+    assert "for i in range(dl.steps(64)):" in text and "for _ in range(5):" in text
+    assert "print(dl.serial_steps(i) + 1, dl.average(out[1]), dl.average(out[2]))" in text
+    queue = port(PENALTY.replace("FEED", QUEUE).replace("FED", "").replace("losses ", "losses")).text
+    assert "for i in range(dl.steps(64)):" in queue and "for _ in range(5):" in queue
+
+
+def test_a_sum_in_the_graph_that_begins_as_a_number_is_followed_to_its_end() -> None:
+    added = PENALTY.replace("FEED", "tf.placeholder(tf.float32, [None, 4])").replace("FED", OF_BATCHES)
+    added = added.replace("rows = np", "for k in range(2):\n    total = total + k\n    loss = loss + total\nrows = np")
+    assert "for i in range(dl.steps(64)):" in port(added).text
+
+
+ONE_BY_ONE = """import numpy as np
+import tensorflow.compat.v1 as tf
+rows = np.load("rows.npy")
+x = tf.placeholder(tf.float32, [None, 4])
+train = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.layers.dense(x, 1) ** 2))
+sess = tf.Session()
+sess.run(tf.global_variables_initializer())
+done = 0
+def optimize(more):
+    global done
+    for i in range(done, done + more):
+        sess.run(train, {x: rows[np.random.randint(512, size=8)]})
+    done += more
+optimize(20)
+optimize(180)
+"""
+
+
+def test_a_range_of_steps_that_goes_on_where_the_call_before_has_stopped_is_divided_at_both_ends() -> None:
+    assert "for i in range(dl.steps(done), dl.steps(done + more)):" in port(ONE_BY_ONE).text
