@@ -811,3 +811,41 @@ optimize(180)
 
 def test_a_range_of_steps_that_goes_on_where_the_call_before_has_stopped_is_divided_at_both_ends() -> None:
     assert "for i in range(dl.steps(done), dl.steps(done + more)):" in port(ONE_BY_ONE).text
+
+
+def test_next_of_six_draws_a_batch_and_what_a_run_returns_is_no_data() -> None:
+    drawn = ONE_BY_ONE.replace("x: rows[np.random.randint(512, size=8)]", "x: next(batches)").replace(
+        "range(done, done + more)", "range(more)"
+    )
+    drawn = (
+        drawn.replace("done = 0\n", "batches = Batches(rows)\n")
+        .replace("    global done\n", "")
+        .replace("    done += more\n", "")
+    )
+    drawn = drawn.replace(
+        "rows = np",
+        """from six import next
+class Batches:
+    def __init__(self, rows):
+        self.rows = rows
+    def __iter__(self):
+        return self
+    def __next__(self):
+        return self.rows[np.random.randint(512, size=8)]
+rows = np""",
+    )
+    assert "batches = dl.shard(Batches(rows))" in port(drawn).text
+    unseen = drawn.replace("x: next(batches)", "x: state").replace(
+        "range(more):", "range(more):\n        state = sess.run(zero)"
+    )
+    with pytest.raises(DlrunError, match="found no samples to share"):
+        port(unseen.replace("done = 0", "zero = tf.zeros([8, 4])"))
+
+
+def test_the_root_of_a_mean_over_all_iterations_so_far_is_no_mean_of_the_ranks_roots() -> None:
+    kept = PENALTY.replace("FEED", "tf.placeholder(tf.float32, [None, 4])").replace("FED", OF_BATCHES)
+    kept = kept.replace("total = [loss, rest], 0", "kept = [loss, rest], []")
+    kept = kept.replace("    if i % 16", "    kept.append(out[1])\n    if i % 16").replace("out[1], out[2])", "WHAT)")
+    assert "np.sqrt(dl.average(np.mean(kept)))" in port(kept.replace("WHAT", "np.sqrt(np.mean(kept))")).text
+    named = kept.replace("        print", "        root = np.sqrt(np.mean(kept))\n        print").replace("WHAT", "root")
+    assert ["root: local to rank 0" in doubt.why for doubt in port(named).doubts if doubt.danger != "low"] == [True]
