@@ -847,5 +847,9 @@ def test_the_root_of_a_mean_over_all_iterations_so_far_is_no_mean_of_the_ranks_r
     kept = kept.replace("total = [loss, rest], 0", "kept = [loss, rest], []")
     kept = kept.replace("    if i % 16", "    kept.append(out[1])\n    if i % 16").replace("out[1], out[2])", "WHAT)")
     assert "np.sqrt(dl.average(np.mean(kept)))" in port(kept.replace("WHAT", "np.sqrt(np.mean(kept))")).text
-    named = kept.replace("        print", "        root = np.sqrt(np.mean(kept))\n        print").replace("WHAT", "root")
+    named = kept.replace("        print", "        root = np.sqrt(np.mean(kept))\n        print")
+    named = named.replace("WHAT", "root")
     assert ["root: local to rank 0" in doubt.why for doubt in port(named).doubts if doubt.danger != "low"] == [True]
+    last = kept.replace("[loss, rest], []", "[loss, rest], deque(maxlen=100)").replace("WHAT", "np.mean(kept)")
+    told = [doubt.why for doubt in port("from collections import deque\n" + last).doubts if doubt.danger != "low"]
+    assert len(told) == 1 and "of the last so many iterations of this rank" in told[0]
