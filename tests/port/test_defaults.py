@@ -86,3 +86,9 @@ def test_what_ends_the_training_in_another_line_is_decided_alike(test, alike):
 def test_an_entry_that_is_a_class_stays_a_class_also_where_its_name_becomes_the_optimizer(chosen):
     text = port(HEAD + LOOP.replace("opt = ", f"opt = {chosen}\nopt = opt(model.parameters(), lr=0.1)\nother = ")).text
     assert f"opt = {chosen}\nopt = opt(model.parameters(), lr=dl.lr_scale(0.1))\n" in text
+
+
+def test_keras_is_imported_once_for_all_optimizers_that_strings_stand_for() -> None:
+    made = "model = Sequential([Dense(1)])\nmodel.compile(optimizer='adam', loss='mse')\nmodel.fit(x, x)\n"
+    text = port(f"from keras.layers import Dense\nfrom keras.models import Sequential\nx = load()\n{made}{made}").text
+    assert text.count("import keras\n") == 1 and text.count("keras.optimizers.Adam(") == 2

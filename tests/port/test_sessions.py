@@ -741,3 +741,115 @@ train(open("names.txt").read().split())
 def test_the_shape_of_an_array_that_is_filled_is_no_data() -> None:
     with pytest.raises(DlrunError, match="found no samples to share"):
         port(FILLED)
+
+
+PENALTY = """import numpy as np
+import tensorflow.compat.v1 as tf
+x = FEED
+w, v = tf.get_variable("w", [4, 1]), tf.get_variable("v", [4, 1])
+value = tf.matmul(x, w)
+slopes = tf.gradients(value, [x])[0]
+loss = tf.reduce_mean(value) + tf.reduce_mean(tf.square(slopes))
+rest = tf.reduce_mean(tf.matmul(x, v) - tf.stop_gradient(value))
+critic = tf.train.AdamOptimizer(0.001)
+actor = tf.train.AdamOptimizer(0.001)
+update = critic.apply_gradients(critic.compute_gradients(loss, var_list=[w]))
+turn = actor.apply_gradients(actor.compute_gradients(rest, var_list=[v]))
+losses, total = [loss, rest], 0
+rows = np.load("rows.npy")
+sess = tf.Session()
+sess.run(tf.global_variables_initializer())
+for i in range(64):
+    batch = rows[np.random.randint(512, size=8)]
+    for _ in range(5):
+        sess.run([update]FED)
+    out = sess.run([turn] + losses FED)
+    if i % 16 == 0:
+        print(i + 1, out[1], out[2])
+"""
+OF_BATCHES = ", {x: batch}"
+QUEUE = "tf.train.batch([tf.constant(np.load('rows.npy'))], 8, enqueue_many=True)"
+
+
+def test_a_gradient_in_the_loss_of_an_optimizer_that_computes_its_own_is_not_averaged() -> None:
+    text = port(PENALTY.replace("FEED", "tf.placeholder(tf.float32, [None, 4])").replace("FED", OF_BATCHES)).text
+    assert "slopes = tf.gradients(value, [x])[0]" in text
+    assert "critic = dl.DistributedOptimizer(critic)" in text and "actor = dl.DistributedOptimizer(actor)" in text
+
+
+def test_what_is_fetched_in_two_lists_at_once_trains_and_is_shown_of_all_ranks() -> None:
+    text = port(PENALTY.replace("FEED", "tf.placeholder(tf.float32, [None, 4])").replace("FED", OF_BATCHES)).text
+    assert "for i in range(dl.steps(64)):" in text and "for _ in range(5):" in text
+    assert "print(dl.serial_steps(i) + 1, dl.average(out[1]), dl.average(out[2]))" in text
+    queue = port(PENALTY.replace("FEED", QUEUE).replace("FED", "").replace("losses ", "losses")).text
+    assert "for i in range(dl.steps(64)):" in queue and "for _ in range(5):" in queue
+
+
+def test_a_sum_in_the_graph_that_begins_as_a_number_is_followed_to_its_end() -> None:
+    added = PENALTY.replace("FEED", "tf.placeholder(tf.float32, [None, 4])").replace("FED", OF_BATCHES)
+    added = added.replace("rows = np", "for k in range(2):\n    total = total + k\n    loss = loss + total\nrows = np")
+    assert "for i in range(dl.steps(64)):" in port(added).text
+
+
+ONE_BY_ONE = """import numpy as np
+import tensorflow.compat.v1 as tf
+rows = np.load("rows.npy")
+x = tf.placeholder(tf.float32, [None, 4])
+train = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.layers.dense(x, 1) ** 2))
+sess = tf.Session()
+sess.run(tf.global_variables_initializer())
+done = 0
+def optimize(more):
+    global done
+    for i in range(done, done + more):
+        sess.run(train, {x: rows[np.random.randint(512, size=8)]})
+    done += more
+optimize(20)
+optimize(180)
+"""
+
+
+def test_a_range_of_steps_that_goes_on_where_the_call_before_has_stopped_is_divided_at_both_ends() -> None:
+    assert "for i in range(dl.steps(done), dl.steps(done + more)):" in port(ONE_BY_ONE).text
+
+
+def test_next_of_six_draws_a_batch_and_what_a_run_returns_is_no_data() -> None:
+    drawn = ONE_BY_ONE.replace("x: rows[np.random.randint(512, size=8)]", "x: next(batches)").replace(
+        "range(done, done + more)", "range(more)"
+    )
+    drawn = (
+        drawn.replace("done = 0\n", "batches = Batches(rows)\n")
+        .replace("    global done\n", "")
+        .replace("    done += more\n", "")
+    )
+    drawn = drawn.replace(
+        "rows = np",
+        """from six import next
+class Batches:
+    def __init__(self, rows):
+        self.rows = rows
+    def __iter__(self):
+        return self
+    def __next__(self):
+        return self.rows[np.random.randint(512, size=8)]
+rows = np""",
+    )
+    assert "batches = dl.shard(Batches(rows))" in port(drawn).text
+    unseen = drawn.replace("x: next(batches)", "x: state").replace(
+        "range(more):", "range(more):\n        state = sess.run(zero)"
+    )
+    with pytest.raises(DlrunError, match="found no samples to share"):
+        port(unseen.replace("done = 0", "zero = tf.zeros([8, 4])"))
+
+
+def test_the_root_of_a_mean_over_all_iterations_so_far_is_no_mean_of_the_ranks_roots() -> None:
+    kept = PENALTY.replace("FEED", "tf.placeholder(tf.float32, [None, 4])").replace("FED", OF_BATCHES)
+    kept = kept.replace("total = [loss, rest], 0", "kept = [loss, rest], []")
+    kept = kept.replace("    if i % 16", "    kept.append(out[1])\n    if i % 16").replace("out[1], out[2])", "WHAT)")
+    assert "np.sqrt(dl.average(np.mean(kept)))" in port(kept.replace("WHAT", "np.sqrt(np.mean(kept))")).text
+    named = kept.replace("        print", "        root = np.sqrt(np.mean(kept))\n        print")
+    named = named.replace("WHAT", "root")
+    assert ["root: local to rank 0" in doubt.why for doubt in port(named).doubts if doubt.danger != "low"] == [True]
+    last = kept.replace("[loss, rest], []", "[loss, rest], deque(maxlen=100)").replace("WHAT", "np.mean(kept)")
+    told = [doubt.why for doubt in port("from collections import deque\n" + last).doubts if doubt.danger != "low"]
+    assert len(told) == 1 and "of the last so many iterations of this rank" in told[0]

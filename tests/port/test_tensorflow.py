@@ -562,3 +562,25 @@ model.compile({compiled})
 model.fit(x)
 """).text
     assert written.replace("Net()", "model") in text and text.count("DistributedOptimizer") == 1
+
+
+BY_EPOCHS = """import tensorflow as tf
+data = tf.data.Dataset.from_tensor_slices(tf.random.normal((512, 4))).shuffle(512).repeat().batch(8)
+model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)
+batches, epoch, step = iter(data), 1, 1
+while epoch <= 3:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(next(batches)) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    if step % 16 == 0:
+        print(epoch, step, float(loss))
+    step += 1
+    epoch = step // 64 + 1
+"""
+
+
+def test_the_epochs_that_steps_make_end_the_training_after_as_many_samples() -> None:
+    ported = port(BY_EPOCHS)
+    assert "epoch = step // dl.steps(64) + 1" in ported.text
+    assert "print(epoch, dl.serial_steps(step), dl.average(float(loss)))" in ported.text
+    assert not [doubt for doubt in ported.doubts if doubt.danger != "low"]

@@ -30,7 +30,7 @@ _PERMUTES = (
     "keras.random.shuffle",
     "tensorflow.keras.random.shuffle",
 )
-_NUMBERS = ("builtins.range", "numpy.arange", "torch.arange", "six.moves.range")
+_NUMBERS = ("builtins.range", "numpy.arange", "torch.arange")
 # Methods whose results are no batches: the weights of a module, a tensor along its first axis.
 _PARTS = (
     "parameters",

@@ -20,9 +20,6 @@ _COUNTS = (
     "tqdm.trange",
     "tqdm.auto.trange",
     "tqdm.notebook.trange",
-    "six.moves.range",
-    "six.moves.xrange",
-    "past.builtins.xrange",
 )
 
 

@@ -59,17 +59,20 @@ class Plain:
                 return True
         return False
 
-    def _is_number(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` is computed from numbers alone, or from lengths: ``0.01 / np.pi``, ``x.shape[0]``."""
+    def _is_number(self, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()) -> bool:
+        """Tell whether ``node`` is computed from numbers alone, or from lengths: ``0.01 / np.pi``, ``x.shape[0]``.
+
+        ``seen`` are the names on the way to it: a sum that starts as a number, ``s = 0; s = s + x``, may hold anything.
+        """
         inner = node.value if isinstance(node, cst.Subscript) else node
         shape = isinstance(inner, cst.Attribute) and inner.attr.value == "shape"
         if isinstance(node, cst.UnaryOperation):
-            return self._is_number(node.expression)
+            return self._is_number(node.expression, seen)
         if isinstance(node, cst.BinaryOperation):
-            return self._is_number(node.left) and self._is_number(node.right)
+            return self._is_number(node.left, seen) and self._is_number(node.right, seen)
         if isinstance(node, cst.Name):
             made = [o.node for o in self.flow.origins(node)]
-            return node not in made and all(map(self._is_number, made))
+            return node not in (*made, *seen) and all(self._is_number(m, seen | {node}) for m in made)
         if isinstance(node, cst.Call):
             return self.script.name_of(node.func) in _NUMBERS
         return shape or isinstance(node, (cst.Integer, cst.Float)) or self.script.name_of(node) in _CONSTANTS

@@ -80,7 +80,8 @@ class SessionFeeds(FullSessions, Feeds):
             self.found[node] = Feed(node, "iterable")
         if data or self.queues:
             mine = [loop for loop in self.innermost if loop not in self._fed and loop not in self.counted]
-            self.counted.extend(loop for loop in mine if isinstance(loop, cst.For) or not _endless(loop))
+            drawn = [*self.counted, *(loop for loop in mine if isinstance(loop, cst.For) or not _endless(loop))]
+            self.counted = [loop for loop in drawn if not self._is_part(loop, drawn)]
             self.found = {k: f for k, f in self.found.items() if f.gathered is None}
             self.full_batch = False
 

@@ -56,6 +56,9 @@ class ShownCounts(MadeSerial):
             return (self.wraps_inside(node, True, place) or []) if isinstance(node, COMPUTES) else []
         if behind:
             return [Wrap(node, how)]
+        first = self._one_more(node)
+        if first is not None and self._asked_around(sink, INDEX) == "serial_steps":
+            return [Wrap(first, "serial_steps")]  # i + 1, at the first of so many
         number = self._multiplied(node)
         if number is not None and self._asked_around(sink, INDEX) == "serial_index":
             return [Wrap(number, "serial_index")]  # i * len(x), at the last of so many
@@ -79,6 +82,15 @@ class ShownCounts(MadeSerial):
         if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
             return None
         return next((side for side in (node.left, node.right) if self.place(side) == INDEX), None)
+
+    def _one_more(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return the number of an iteration to which ``node`` adds 1, counting from there; else None."""
+        if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Add):
+            return None
+        for side, other in ((node.left, node.right), (node.right, node.left)):
+            if self.place(side) == INDEX and isinstance(other, cst.Integer) and other.evaluated_value == 1:
+                return side
+        return None
 
     def _asked_around(self, sink: Sink, place: Place) -> str | None:
         """Return what makes a count serial by the tests around what is shown, up to its loop; see ``_asked_at``."""

@@ -45,6 +45,16 @@ __all__ = [
     "walk",
 ]
 
+# What modules that bridge Python 2 and 3 call what Python has by itself.
+_PYTHON_2 = {
+    f"{module}.{name}": f"builtins.{ours}"
+    for module, names in {
+        "six": {"next": "next"},
+        "six.moves": {"range": "range", "xrange": "range", "zip": "zip", "map": "map", "filter": "filter"},
+        "past.builtins": {"xrange": "range"},
+    }.items()
+    for name, ours in names.items()
+}
 _RUNS = ("app.run", "fire.Fire", "dispatch_commands")  # without the name of what they run
 _STARTS = ("automain", "begin.start", "call_parse")  # decorators that do
 
@@ -108,7 +118,8 @@ class Script(Trees):
         """
         known = self._names.get(node)
         if known is None:
-            known = self._names[node] = self._name_of(node)
+            name = self._name_of(node)
+            known = self._names[node] = _PYTHON_2.get(name, name)
         return known
 
     @cached_property

@@ -115,6 +115,8 @@ class SessionGradients(TapeGradients):
         if isinstance(fetched, cst.Dict):
             pairs = [e for e in fetched.elements if isinstance(e, cst.DictElement)]
             return any(self._trains(e.value, made, depth + 1, named) for e in pairs)
+        if isinstance(fetched, cst.BinaryOperation):  # [train_op] + losses
+            return any(self._trains(side, made, depth + 1, named) for side in (fetched.left, fetched.right))
         before = [first for node in self.flow.through(fetched) for first in self._before(node)]
         if any(self._trains(first, made, depth + 1, named) for first in before):
             return True

@@ -101,6 +101,8 @@ class TapeGradients(Gradients):
         elif isinstance(node, cst.Attribute) and dotted(node.value) == "self":
             yield from (b.value for b in self.script.kept_bindings(node) if b.value is not None)
         elif isinstance(node, cst.Call):
+            if calls_method(node, "compute_gradients") and self.kinds.is_optimizer(node.func.value):
+                return  # the optimizer averages what it computes; a gradient within its loss is none of an update
             for target in self.flow.targets(node):
                 yield from self.flow.returns(target)
             yield from (arg.value for arg in node.args)

@@ -9,6 +9,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.models.kinds import Kinds
+from dlrun.port.facts.updates.session import runs_session
 from dlrun.port.feeds import objects
 from dlrun.port.feeds.chance import drawn
 from dlrun.port.feeds.full.held import Held
@@ -150,9 +151,13 @@ class Wholes:
                 self.drawn.add(dotted(node))
 
     def _data_names(self, node: cst.CSTNode) -> Iterator[cst.Name]:
-        """Yield the names in ``node`` that stand for values: not attributes, keywords, modules, or what is called."""
+        """Yield the names in ``node`` that stand for values: not attributes, keywords, modules, or what is called.
+
+        None of a session's run, ``state = sess.run(zero_state)``: what that returns is of the graph.
+        """
+        runs = [n for n in walk(node) if isinstance(n, cst.Call) and runs_session(n)]
         for n in walk(node):
-            if isinstance(n, cst.Name):
+            if isinstance(n, cst.Name) and not any(self.script.inside(n, run) for run in runs):
                 up = self.script.parents.get(n)
                 attribute = isinstance(up, cst.Attribute) and up.attr is n
                 keyword = isinstance(up, cst.Arg) and up.keyword is n
@@ -162,8 +167,13 @@ class Wholes:
                 if attribute and GRAPH.search(n.value):  # data.train_mask
                     self.graph = up
                 foreign = self.script.name_of(n).startswith(("torch", "numpy", "builtins", "tensorflow", "keras"))
-                if not (attribute or keyword or weight or called or gives or foreign or self._is_shape(up)):
+                moves_on = isinstance(up, cst.Arg) and self.script.name_of(self._called_with(up)) == "builtins.next"
+                if not (attribute or keyword or weight or called or gives or foreign or moves_on or self._is_shape(up)):
                     yield n
+
+    def _called_with(self, argument: cst.Arg) -> cst.CSTNode:
+        call = self.script.parents[argument]
+        return call.func if isinstance(call, cst.Call) else call
 
     def _is_shape(self, argument: cst.CSTNode | None) -> bool:
         """Tell whether ``argument`` is the shape of an array that is filled later: ``np.zeros(shape)``."""

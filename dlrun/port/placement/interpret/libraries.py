@@ -51,7 +51,7 @@ from dlrun.port.placement.values import (
     out_of_sight,
     unknown,
 )
-from dlrun.port.program.script import argument, children, walk
+from dlrun.port.program.script import argument, children, dotted, walk
 
 _READS_RATE = ("get_last_lr", "get_lr")
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
@@ -323,6 +323,9 @@ class Libraries(Given):
             goes_on = self.recording and held.at not in self.from_zero and "reset" not in held.adds
             if row is Row.MEAN and goes_on and not self.shards.parts:
                 return Value(MIX, scalar=True)  # all ranks hold what earlier loops have kept, and each adds its own
+            if row is Row.MEAN and not self.shards.parts and self._keeps_the_last(first):
+                text = "it is of the last so many iterations of this rank, n times as many of the serial script"
+                return Value(unknown(node, text), scalar=True)
             if row is Row.MEAN:
                 return Value(parts.of_each(held.adds) if self.shards.parts else SO_FAR, scalar=True)
             if row is Row.SUM:
@@ -374,6 +377,12 @@ class Libraries(Given):
         if place.kind is Kind.MIX and len(args) == 1 and (one := self.one_run(first)) is not None and row is Row.SUM:
             place = one
         return Value(place, scalar=True if whole else None, reduced=reduced)
+
+    def _keeps_the_last(self, value: Value) -> bool:
+        """Tell whether ``value`` is a queue of a greatest length that nothing divides: ``deque(maxlen=100)``."""
+        sites = [ref.site for ref in value.refs if isinstance(ref, Obj) and ref.kind == "deque"]
+        lengths = [argument(site, "maxlen", 1) for site in sites if isinstance(site, cst.Call)]
+        return any(n is not None and dotted(n) != "None" and n not in self.shards.divided for n in lengths)
 
     def _extreme_of_means(self, run: Value, mean: Value, node: cst.CSTNode, at: int) -> Value:
         """Return the extreme so far of means so far: of all ranks' where these come together, else unknown."""

@@ -201,8 +201,9 @@ class Operators(Expressions):
             return replace(found, scalar=scalar)
         if sizes and isinstance(op, cst.Multiply) and Kind.SAME in (a.kind, b.kind):
             return Value(combine([a, b]), scalar=scalar, name=_SIZES[1])
-        bends = not isinstance(op, (*_SCALES, *_SUMS)) or (isinstance(op, _DIVIDES) and b.kind is Kind.RATIO)
-        return Value(MIX if bends and Kind.RATIO in (a.kind, b.kind) else combine([a, b]), scalar=scalar)
+        bends = not isinstance(op, (*_SCALES, *_SUMS)) or (isinstance(op, _DIVIDES) and parts.is_mean(b))
+        means = any(map(parts.is_mean, (a, b)))
+        return Value(MIX if bends and means else combine([a, b]), scalar=scalar)
 
     def _meant(self, a: Place, b: Place, node: Any) -> tuple[Place, Place]:
         """Let what all ranks add as often as the serial script be the mean of theirs: it stands for one iteration's."""

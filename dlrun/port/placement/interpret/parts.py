@@ -21,7 +21,7 @@ import libcst as cst
 
 from dlrun.port.placement.rules import Row
 from dlrun.port.placement.store import Obj
-from dlrun.port.placement.values import BENT_COUNT, ENTRY, MIX, NOTHING, RATIO, Kind, Place, Quotient, Value
+from dlrun.port.placement.values import BENT_COUNT, ENTRY, MIX, NOTHING, RATIO, SO_FAR, Kind, Place, Quotient, Value
 from dlrun.port.program.script import argument, dotted
 
 SUMMED, BENT = Place(Kind.ENTRY, adds=frozenset({"summed"})), Place(Kind.ENTRY, adds=frozenset({"bent"}))
@@ -294,7 +294,12 @@ def bends(name: str) -> bool:
 
 def of_mean(place: Place, name: str) -> Place:
     """Return the placement of what a function makes of a mean so far: of some it stays one, and no other is known."""
-    return MIX if place.kind is Kind.RATIO and name.rpartition(".")[2].rstrip("_") not in _MEANS else place
+    return MIX if is_mean(place) and name.rpartition(".")[2].rstrip("_") not in _MEANS else place
+
+
+def is_mean(place: Place) -> bool:
+    """Tell whether a value is a mean over the iterations so far, be it of a sum or of what a list keeps."""
+    return place.kind is Kind.RATIO or place == SO_FAR
 
 
 def of_count(place: Place, name: str) -> Place:

@@ -106,6 +106,11 @@ def _streams(ref: Obj) -> bool:
 
 
 def _of(run: Libraries, node: cst.Call, wanted: cst.BaseExpression, value: Value) -> Value:
+    if isinstance(wanted, cst.BinaryOperation) and isinstance(wanted.operator, cst.Add):  # [train_op] + losses
+        sides = [_of(run, node, side, run.eval(side)) for side in (wanted.left, wanted.right)]
+        if all(side.items is not None for side in sides):
+            return Value(items=tuple(item for side in sides for item in side.items or ()))
+        return Value(unknown(node, "which part of it is the value of what is not seen"))
     if value.items is not None:
         parts = wanted.elements if isinstance(wanted, (cst.Tuple, cst.List)) else ()
         beside = [e.value for e in parts] if len(parts) == len(value.items) else [wanted] * len(value.items)

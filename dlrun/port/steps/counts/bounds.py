@@ -44,9 +44,10 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
             plain = [a for a in counts.args if a.keyword is None and not a.star]
             if plain and (facts.script.name_of(counts.func) or dotted(counts.func)).endswith("range"):
                 bound = but_one(plain[min(1, len(plain) - 1)].value)
-                spans = list(_span(facts, loop, [a.value for a in plain[:2]])) or [bound]
+                starts = [a.value for a in plain[:-1]][:1]
+                spans = list(_span(facts, loop, [a.value for a in plain[:2]])) or _goes_on(facts, starts, bound)
                 yield from ((node, why) for node in spans)
-                yield from ((node, why) for node in plain_starts(facts.script, [a.value for a in plain[:-1]][:1]))
+                yield from ((node, why) for node in plain_starts(facts.script, starts))
                 yield from ((node, FILLED) for node in tables(facts, loop, plain[0].value if len(plain) == 1 else None))
                 yield from ((node, LAST) for node in _asked(facts, loop, bound))
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
@@ -65,6 +66,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
         yield from ((node, LAST) for node in _asked(facts, loop, taken))
     for bound in _ends(facts):
         yield bound, why
+    yield from ((steps, "the steps of an epoch, of which n ranks take n at once") for steps in _of_an_epoch(facts))
     yield from (
         (last, "the last of a rank's batches, of 1/n of all") for last in lasts(facts) if all_samples(facts, last)
     )
@@ -160,6 +162,18 @@ def plain_starts(script: Script, starts: list[cst.BaseExpression]) -> Iterator[c
             yield start
 
 
+def _goes_on(facts: Facts, starts: list[cst.BaseExpression], bound: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return what is divided of a range that goes on where an earlier call has stopped: ``range(done, done + more)``.
+
+    Both ends, but where ``done`` is a count of local steps.
+    """
+    start, code = starts[0] if starts else None, facts.script.code
+    if not isinstance(start, (cst.Name, cst.Attribute)) or not isinstance(bound, cst.BinaryOperation):
+        return [bound]
+    goes_on = isinstance(bound.operator, cst.Add) and code(start) in (code(bound.left), code(bound.right))
+    return [start, bound] if goes_on and not tells(facts, set(counters(facts)))(start) else [bound]
+
+
 def _grows_at_times(facts: Facts, loop: cst.While, name: str) -> bool:
     """Tell whether ``loop`` changes ``name`` in some iterations alone, beside its updates: a length that it extends."""
     script = facts.script
@@ -250,6 +264,19 @@ def _flags(facts: Facts) -> Iterator[tuple[cst.While, cst.BaseExpression]]:
                 asked = {dotted(n) for n in walk(loop.test) if isinstance(n, (cst.Name, cst.Attribute))}
                 if any(dotted(t.target) in asked for t in node.targets):
                     yield loop, node.value
+
+
+def _of_an_epoch(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield by what a loop divides its steps so far to tell the epoch that ends it: ``epoch = step // batches + 1``."""
+    counted, so_far = tells(facts, set(counters(facts))), steps_so_far(facts)
+    for loop in (n for n in facts.loops if isinstance(n, cst.While) and not _is_part(facts, n)):
+        asked = {dotted(n) for n in walk(loop.test) if isinstance(n, (cst.Name, cst.Attribute))}
+        made = [n for n in walk(loop.body) if isinstance(n, cst.Assign) and dotted(n.targets[0].target) in asked]
+        for node in (n for line in made for n in walk(line.value)):
+            if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.FloorDivide):
+                left = bare(facts, node.left)
+                if (counted(left) or so_far(left)) and not is_own(facts, node.right):
+                    yield node.right
 
 
 def _is_part(facts: Facts, node: cst.If | cst.While) -> bool:

@@ -52,7 +52,7 @@ def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     imported = False
     for call, _ in facts.compiled:
         for found in _by_name(facts, call):
-            if isinstance(found, Doubt) or not found.after:
+            if isinstance(found, Doubt) or not (found.before or found.after):
                 yield found
             elif not imported or found.node is facts.script.line_of(facts.script.statement_of(call)):
                 imported = True
