@@ -7,7 +7,7 @@ from, and scaled is seen there, too.
 from __future__ import annotations
 
 import math
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 
 from dlrun.verify.checks.gradients import mean_gradients, otherwise
 from dlrun.verify.checks.rate import NAME as RATE
@@ -65,16 +65,20 @@ def _unscaled(serial: Run, run: Run, sharded: Run) -> Check | None:
 def _reset(serial: Run, run: Run, sharded: Run) -> Check | None:
     """Tell of a rate that is set anew later, as for a second phase with the same optimizer, and not scaled, or twice.
 
-    Only of the first change: a rate that falls on and on may come to a least one, which is not to be scaled.
+    Of the first change, or of two in a row: a rate that falls on and on may come to a least one, which is not to be
+    scaled.
     """
     promised, left = promised_by(sharded), _left(run)
     levels, others = _levels(serial), _levels(run)
     for key, one in levels.items() if promised != 1 else ():
         two = others.get(key, [])
-        if len(one) == len(two) > 1 and all(rate for _, rate in one[:2]) and one[1][1] not in left:
-            before, after = (y / x for (_, x), (_, y) in zip(one[:2], two, strict=False))
-            if _is_either(before, promised) and _is_either(after, 1, promised**2):
-                return _not_scaled(one[1][1], two[1][1], two[1][0], promised, len(run.traces), "the one before it is")
+        pairs = zip(one, two, strict=True) if len(one) == len(two) else ()
+        ratios = [y / x for (_, x), (_, y) in takewhile(lambda pair: pair[0][1], pairs)]
+        first = next((i for i, ratio in enumerate(ratios) if not _is_either(ratio, promised)), 0)
+        lost = first and one[first][1] not in left and _is_either(ratios[first], 1, promised**2)
+        if lost and (first == 1 or _is_either(ratios[first], *ratios[first + 1 : first + 2])):
+            at, rate = two[first]
+            return _not_scaled(one[first][1], rate, at, promised, len(run.traces), "the one before it is")
     return None
 
 
