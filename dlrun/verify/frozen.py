@@ -227,7 +227,8 @@ class Frozen:
     def _together(self, one: Run, other: Run) -> Check | None:
         """Return a check that failed because ranks decide by numbers of their own, or do not go on as they began."""
         found = [ranks.steps(other), choices(self.serial, self.again, other), later(one, other)]
-        found += [moved(self.sharded, other), throughout(one, other, self.sharded), bounds(one, other)]
+        source = self.runs.job.serial.read_text(errors="replace")
+        found += [moved(self.sharded, other), throughout(one, other, self.sharded, source), bounds(one, other)]
         if not ((length := turns(self.serial, self.sharded)) and length.fault):
             found += [cadence(one, other, self.fewer), plateaus(one, other, self.fewer)]
         return next((check for check in found if check and check.status == "failed"), None)

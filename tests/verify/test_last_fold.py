@@ -98,6 +98,19 @@ def test_an_optimizer_of_a_later_phase_is_scaled_as_those_before_it(rate: float,
     assert (check.fault if check else "") == fault
 
 
+@pytest.mark.parametrize(("source", "fault"), [("rate = 0.05 * 0.4", "lost-scaling"), ("least = 2e-2", ""), ("", "")])
+def test_a_rate_that_is_computed_is_no_least_one(source: str, fault: str) -> None:
+    def trained(*rates: float) -> list[Event]:
+        told = [event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")] if rates[0] == 0.2 else []
+        told += fold(0, rates[0], averaged(0.5, 0.5))[:1]
+        steps = [event("step", **step(i, 0.9).facts | {"lr": [rate]}) for i, rate in enumerate(rates, 1)]
+        return told + [e for each in steps for e in (averaged(0.5, 0.5), each)]
+
+    ranks = run(*[trained(0.2, 0.1, 0.02)] * 2)
+    check = throughout(run(trained(0.1, 0.05, 0.02)), ranks, run(*[trained(0.2)] * 2), source)
+    assert (check.fault if check else "") == fault
+
+
 @pytest.mark.parametrize(
     ("serial", "rates", "fault"),
     [

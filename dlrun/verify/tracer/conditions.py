@@ -118,6 +118,7 @@ def deciding(tree: ast.Module) -> set[int]:
             found.append(loop)
         deeper = {id(n) for inner in inside(loop) if isinstance(inner, Loop) for n in inside(inner)}
         found += [n for n in inside(loop) if isinstance(n, ast.If) and _leaves(n, id(n) not in deeper)]
+    found += [n for n in ast.walk(tree) if isinstance(n, ast.If) and n not in found and _stops(n)]
     reads = {key for node in found for key in _keys(names_in(node.test, dl), home.get(node))}
     candidates = [n for n in ast.walk(tree) if isinstance(n, ast.If)]
     grown = True
@@ -324,6 +325,13 @@ def _leaves(node: ast.If, own: bool) -> bool:
         if isinstance(part, ast.Call) and callee(part) in COLLECTIVE | {"exit", "quit"}:
             return True
     return False
+
+
+def _stops(node: ast.If) -> bool:
+    """Whether a branch tells ``fit()``, or a session that is monitored, to end."""
+    targets = [t for part in inside(node) if isinstance(part, ast.Assign) for t in part.targets]
+    called = any(isinstance(part, ast.Call) and callee(part) == "request_stop" for part in inside(node))
+    return called or any(isinstance(t, ast.Attribute) and t.attr == "stop_training" for t in targets)
 
 
 def _trains(node: ast.AST, training: set[str]) -> bool:
