@@ -113,8 +113,9 @@ class Frozen:
         self._generators = tuple(sorted(set(reseeded))) if self._turn else ()
         self.fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
         self._slowest = max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
-        # To the end of a script of few epochs the budget may go: its last lines are said to be compared then.
-        self._most = runs.job.budget if epochs_of(serial.root) <= EPOCHS else SECONDS
+        # To the end of a script of few epochs the budget may go: its last lines are said to be compared then. So it may
+        # behind fit(), of which no more than STEPS are made: what a script shows of it mostly comes there.
+        self._most = runs.job.budget if self.fits or epochs_of(serial.root) <= EPOCHS else SECONDS
 
     def few(self) -> Check | None:
         """Compare every number between the epochs of loaders that are cut to a few whole batches of each rank."""
@@ -169,7 +170,7 @@ class Frozen:
 
     def further(self) -> Check | None:
         """Compare the numbers of whole epochs, in more steps; None where nothing is to be said of them."""
-        affordable = int(self.runs.seconds(SECONDS) / self._slowest)
+        affordable = int(self.runs.seconds(self._most if self.fits else SECONDS) / self._slowest)
         each = max(self.runs.job.steps, min(STEPS, affordable) // self.fewer)
         one, other = self._pair(each, UNCUT)
         if left := self._left(one, other):
