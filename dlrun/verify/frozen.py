@@ -113,8 +113,9 @@ class Frozen:
         self._generators = tuple(sorted(set(reseeded))) if self._turn else ()
         self.fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
         self._slowest = max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
-        # To the end of a script of few epochs the budget may go: its last lines are said to be compared then.
-        self._most = runs.job.budget if epochs_of(serial.root) <= EPOCHS else SECONDS
+        # To the end of a script of few epochs the budget may go: its last lines are said to be compared then. So it may
+        # behind fit(), of which no more than STEPS are made: what a script shows of it mostly comes there.
+        self._most = runs.job.budget if self.fits or epochs_of(serial.root) <= EPOCHS else SECONDS
 
     def few(self) -> Check | None:
         """Compare every number between the epochs of loaders that are cut to a few whole batches of each rank."""
@@ -169,7 +170,7 @@ class Frozen:
 
     def further(self) -> Check | None:
         """Compare the numbers of whole epochs, in more steps; None where nothing is to be said of them."""
-        affordable = int(self.runs.seconds(SECONDS) / self._slowest)
+        affordable = int(self.runs.seconds(self._most if self.fits else SECONDS) / self._slowest)
         each = max(self.runs.job.steps, min(STEPS, affordable) // self.fewer)
         one, other = self._pair(each, UNCUT)
         if left := self._left(one, other):
@@ -227,7 +228,8 @@ class Frozen:
     def _together(self, one: Run, other: Run) -> Check | None:
         """Return a check that failed because ranks decide by numbers of their own, or do not go on as they began."""
         found = [ranks.steps(other), choices(self.serial, self.again, other), later(one, other)]
-        found += [moved(self.sharded, other), throughout(one, other, self.sharded), bounds(one, other)]
+        source = self.runs.job.serial.read_text(errors="replace")
+        found += [moved(self.sharded, other), throughout(one, other, self.sharded, source), bounds(one, other)]
         if not ((length := turns(self.serial, self.sharded)) and length.fault):
             found += [cadence(one, other, self.fewer), plateaus(one, other, self.fewer)]
         return next((check for check in found if check and check.status == "failed"), None)

@@ -86,6 +86,26 @@ def test_an_early_stopping_object_is_followed_into_its_class() -> None:
     assert found == ["if loss < self.best:", "if self.counter > 3:", "if stopper.stop:"]
 
 
+def test_what_a_callback_ends_fit_by_is_watched() -> None:
+    found = lines(
+        """
+        class Stop(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs):
+                if logs["val_acc"] > self.best:
+                    self.best, self.wait = logs["val_acc"], 0
+                else:
+                    self.wait += 1
+                    if self.wait == 2:
+                        self.model.stop_training = True
+                if epoch == 1:
+                    self.seen = logs
+
+        model.fit(data, callbacks=[Stop()])
+        """
+    )
+    assert found == ['if logs["val_acc"] > self.best:', "if self.wait == 2:"]
+
+
 def test_the_condition_of_a_training_while_loop_is_watched_and_that_of_an_evaluation_is_not() -> None:
     found = lines(
         """
@@ -175,7 +195,7 @@ def test_what_a_condition_compares_with_is_noted_in_whatever_terms_it_is_written
         """
         while mean > 1e-3 * dl.get_nranks() and epoch < most:
             optimizer.step()
-            if loss() < f(1) or made.count >= -limit:
+            if loss() < f(1) or made.count == -limit:
                 break
             mean, epoch = 0, most
         """
@@ -186,7 +206,7 @@ def test_what_a_condition_compares_with_is_noted_in_whatever_terms_it_is_written
     space = {WATCH: watch(recorder), "optimizer": SimpleNamespace(step=lambda: None), "limit": 9, "f": abs}  # type: ignore[arg-type]
     space |= {"mean": 1.0, "epoch": 0, "most": 3, "loss": lambda: 5, "made": SimpleNamespace(count=2)}
     exec(watched(source, "script.py"), space | {"dl": SimpleNamespace(get_nranks=lambda: 2)})
-    assert noted[0] == {"mean": 2e-3, "epoch": 3.0, "most": 0.0}
+    assert noted[:2] == [{"mean": 2e-3, "epoch": 3.0, "most": 0.0}, {"made.count": -9.0}]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from by_hand import epoch, event, optimizer, run, step
 
 from dlrun.port import port
 from dlrun.verify.checks.folds import folds
+from dlrun.verify.frozen import Frozen
 from dlrun.verify.trace import Event
 
 LINE = "epoch {}: loss {:.4f} ({}/64), {:.2f} s, {:.0f} samples/s"
@@ -104,3 +108,11 @@ def test_a_port_that_averages_a_sum_is_not_proved(prove) -> None:
     verdict = prove(wrong, serial=SCRIPT, shows=True)
     assert verdict.faults == {"shown-in-part"}
     assert next(c for c in verdict.checks if c.fault).where.startswith("train_dist.py:")
+
+
+@pytest.mark.parametrize(("fit", "most"), [(True, 60.0), (False, 10.0)])
+def test_what_comes_behind_fit_may_take_the_budget(fit: bool, most: float) -> None:
+    began, *batches = epoch([[0, 1]])
+    serial = run([optimizer(), replace(began, facts=began.facts | {"fit": fit}), *batches, step(1, 0.9)])
+    runs: Any = SimpleNamespace(job=SimpleNamespace(budget=60.0))
+    assert Frozen(runs, serial, serial, serial, 2)._most == most

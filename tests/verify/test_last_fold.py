@@ -98,17 +98,33 @@ def test_an_optimizer_of_a_later_phase_is_scaled_as_those_before_it(rate: float,
     assert (check.fault if check else "") == fault
 
 
+@pytest.mark.parametrize(("source", "fault"), [("rate = 0.05 * 0.4", "lost-scaling"), ("least = 2e-2", ""), ("", "")])
+def test_a_rate_that_is_computed_is_no_least_one(source: str, fault: str) -> None:
+    def trained(*rates: float) -> list[Event]:
+        told = [event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")] if rates[0] == 0.2 else []
+        told += fold(0, rates[0], averaged(0.5, 0.5))[:1]
+        steps = [event("step", **step(i, 0.9).facts | {"lr": [rate]}) for i, rate in enumerate(rates, 1)]
+        return told + [e for each in steps for e in (averaged(0.5, 0.5), each)]
+
+    ranks = run(*[trained(0.2, 0.1, 0.02)] * 2)
+    check = throughout(run(trained(0.1, 0.05, 0.02)), ranks, run(*[trained(0.2)] * 2), source)
+    assert (check.fault if check else "") == fault
+
+
 @pytest.mark.parametrize(
-    ("rates", "fault"),
+    ("serial", "rates", "fault"),
     [
-        ((0.2, 0.04), ""),
-        ((0.2, 0.02), "lost-scaling"),
-        ((0.2, 0.08), "double-scaling"),
-        ((0.2, 0.03), ""),  # of which other checks tell
-        ((0.2, 0.02, 0.04), ""),  # which go on otherwise than the serial ones
+        ((0.1, 0.02), (0.2, 0.04), ""),
+        ((0.1, 0.02), (0.2, 0.02), "lost-scaling"),
+        ((0.1, 0.02), (0.2, 0.08), "double-scaling"),
+        ((0.1, 0.02), (0.2, 0.03), ""),  # of which other checks tell
+        ((0.1, 0.02), (0.2, 0.02, 0.04), ""),  # which go on otherwise than the serial ones
+        ((0.1, 0.05, 0.02, 0.01), (0.2, 0.1, 0.02, 0.01), "lost-scaling"),  # behind a warm-up
+        ((0.1, 0.05, 0.02, 0.01), (0.2, 0.1, 0.04, 0.01), ""),  # a least one
+        ((0.1, 0.05, 0.02, 0.0), (0.2, 0.1, 0.04, 0.0), ""),
     ],
 )
-def test_a_rate_that_is_set_anew_is_scaled_as_the_one_before_it(rates: tuple[float, ...], fault: str) -> None:
+def test_a_rate_that_is_set_anew_is_scaled_as_the_one_before_it(serial, rates, fault: str) -> None:
     def phases(*rates: float) -> list[Event]:
         told = [event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")] if rates[0] == 0.2 else []
         told += fold(0, rates[0], averaged(0.5, 0.5))[:1]
@@ -117,6 +133,6 @@ def test_a_rate_that_is_set_anew_is_scaled_as_the_one_before_it(rates: tuple[flo
             told += [averaged(0.5, 0.5), stepped]
         return told
 
-    check = throughout(run(phases(0.1, 0.02)), run(*[phases(*rates)] * 2), run(*[phases(0.2)] * 2))
+    check = throughout(run(phases(*serial)), run(*[phases(*rates)] * 2), run(*[phases(0.2)] * 2))
     assert (check.fault if check else "") == fault
-    assert not check or check.where == "t.py:2"
+    assert not check or check.where == f"t.py:{3 if len(serial) > 2 else 2}"

@@ -218,6 +218,26 @@ def test_losses_and_gradients_that_are_divided_by_the_number_of_ranks_are_found(
     assert finding in (check.finding if check else "")
 
 
+@pytest.mark.parametrize(
+    ("weight", "finding"),
+    [
+        (1.0, ""),
+        (2.0, "the gradients that are added up are multiplied by 2, the number of ranks"),
+        (0.5, "the gradients that are added up are divided by 2, the number of ranks"),
+        (0.7, ""),
+        (None, ""),
+    ],
+)
+def test_gradients_that_a_script_adds_up_count_as_much_on_all_ranks_together_as_on_1(weight, finding) -> None:
+    def ranks(weight: float | None, n: int) -> Run:
+        mean = averaged(0.5, 0.5)
+        mean.facts["weights"] = [None, weight]
+        return run(*[[optimizer(), *epoch([[0, 1]]), mean, step(1, 0.9)]] * n)
+
+    check = scaled(ranks(1.0, 1), ranks(1.0, 2), ranks(weight, 2))
+    assert (check.finding if check else "") == finding
+
+
 @pytest.mark.parametrize("after", [True, False], ids=["of the batch", "of the epoch before"])
 def test_a_loss_is_divided_by_a_total_that_is_made_after_its_batch(after) -> None:
     def trained(weight: float, *sums: Event) -> list[Event]:

@@ -9,12 +9,14 @@ import pickle
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import torch
 from by_hand import event, run
 
 from dlrun.verify.checks.reached import unshown
+from dlrun.verify.tracer.conditions import REACHED, WATCH, watched
 from dlrun.verify.tracer.files import Errors, _note_stored, _plain_numbers
 from dlrun.verify.tracer.sinks import marked, sinks
 
@@ -68,6 +70,30 @@ def test_what_no_run_has_come_to_is_listed_with_its_lines() -> None:
     assert check.finding.startswith("if loss < best at t.py:1, torch.save() at t.py:3: what is shown, saved or decided")
     choice = event("choice", "t.py:1", what="loss < best", values={})
     assert unshown(text, "t.py", [run([choice, event("reached", line=3)]), run([event("reached", line=4)])]) is None
+
+
+def test_what_is_computed_every_so_many_iterations_of_the_training_is_to_be_come_to() -> None:
+    text = """for width in widths:
+    if width % 2:
+        width += 1
+for step, batch in enumerate(data):
+    optimizer.step()
+    if step % 100 == 99:
+        for mean, weight in zip(means, weights):
+            mean += (weight - mean) / 2
+    if "%d" % step in known:
+        known.remove(step)
+print(means)
+"""
+    check = unshown(text, "t.py", [run([event("reached", line=11)])])
+    assert check is not None
+    assert check.finding.startswith("what comes if step % 100 == 99 at t.py:8: what is shown")
+    assert unshown(text, "t.py", [run([event("reached", line=8), event("reached", line=11)])]) is None
+    seen: list[int] = []
+    code = watched(text.replace("100", "2").replace("99", "1"), "t.py")
+    given = {"widths": [], "data": "abcd", "means": [0.0], "weights": [1.0], "known": [], "optimizer": Mock()}
+    exec(code, given | {WATCH: lambda kind, of, value, *_: seen.append(of) if kind == REACHED else value})
+    assert seen == [8, 8, 11]
 
 
 def test_of_what_is_saved_the_steps_of_schedules_and_optimizers_are_no_numbers_that_a_script_shows() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from by_hand import event, run
+from by_hand import event, optimizer, run, step
 
 from dlrun.verify.checks.shown import numbers_shown
 
@@ -60,3 +60,21 @@ def test_lines_that_every_rank_prints_are_named() -> None:
     found = numbers_shown(run([event("print", text="epoch 1")], [event("print", "train.py:7", text="epoch 1")]))
     assert found is not None
     assert found.finding.startswith("rank 1 prints, too, at train.py:7: 'epoch 1'; print = dl.print")
+
+
+@pytest.mark.parametrize(
+    ("drew", "start", "fault"),
+    [
+        (["numpy"], 1.0, ""),
+        ([], 1.0, "shown-by-one-rank"),  # no random number is drawn
+        (["numpy"], 0.0, "shown-by-one-rank"),  # the model makes the same of all samples
+    ],
+)
+def test_what_parameters_that_stay_make_alike_is_not_of_random_numbers(drew, start, fault) -> None:
+    def rank(loss: float):
+        steps = [optimizer(start), step(1, start), event("shown", "t.py:9", text=f"loss {loss}"), event("cut")]
+        return [*steps, step(2, start, drew=drew), event("end")]
+
+    found = numbers_shown(run(rank(2.5), rank(2.25)), [run(rank(2.0), rank(2.0))])
+    assert found is not None
+    assert found.fault == fault

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
+from dlrun.verify.checks.draws import beside_draws
 from dlrun.verify.trace import Run, Trace
 from dlrun.verify.verdict import Check, failed, skipped
 
@@ -23,7 +24,7 @@ def choices(serial: Run, again: Run, run: Run, steady: Sequence[Run] = ()) -> Ch
     """
     before, after = _operands(serial.root), _operands(again.root)
     loose = {key[1:] for key, uses in before.items() if key in after and _plain(uses) != _plain(after[key])}
-    loose |= {key[1:] for each in steady for key in _alike(each)}
+    loose |= {key[1:] for each in steady for key in _alike(each) if key[0] in beside_draws(each, "choice")}
     mine = _operands(run.root)
     for rank, trace in enumerate(run.traces[1:], 1):
         apart: list[tuple[int, Key, Use, Use]] = []  # of each operand, its first difference, and when that was

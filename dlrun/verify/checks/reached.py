@@ -8,7 +8,7 @@ from typing import Any
 
 from dlrun.verify.trace import Run
 from dlrun.verify.tracer.changes import CHANGE
-from dlrun.verify.tracer.conditions import REACHED, choosing
+from dlrun.verify.tracer.conditions import REACHED, choosing, computed_seldom
 from dlrun.verify.tracer.conditions import deciding as deciding_lines
 from dlrun.verify.tracer.sinks import sinks
 from dlrun.verify.tracer.sites import LOAD
@@ -43,7 +43,10 @@ def reached(run: Run, more: Sequence[Run] = ()) -> Check | None:
 
 
 def unshown(source: str, file: str, runs: Sequence[Run]) -> Check | None:
-    """Name the lines of a script that show or save numbers, or decide, and that no run has come to; None of none."""
+    """Name the lines of a script that show or save numbers, or decide, and that no run has come to; None of none.
+
+    And of what is computed every so many iterations: a number that is made there is the one that it began with.
+    """
     tree = ast.parse(source)
     come_to = {event["line"] for run in runs for event in run.root.all(REACHED)}
     shown = {event.at for run in runs for event in run.root.all("print")}
@@ -51,6 +54,10 @@ def unshown(source: str, file: str, runs: Sequence[Run]) -> Check | None:
         (sink.first, sink.name)
         for sink in sinks(tree)
         if sink.first not in come_to and shown.isdisjoint(f"{file}:{i}" for i in range(sink.first, sink.last + 1))
+    ]
+    known = come_to | {line for line, _ in missing}
+    missing += [
+        (line, f"what comes if {test}"[:60]) for line, test in computed_seldom(tree).items() if line not in known
     ]
     asked = {event.at for run in runs for event in run.root.all("decision", "choice", CHANGE)}
     conditions = {n.lineno: ast.unparse(n.test) for n in ast.walk(tree) if isinstance(n, ast.If)}

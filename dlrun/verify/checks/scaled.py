@@ -29,7 +29,7 @@ def scaled(serial: Run, alone: Run, run: Run) -> Check | None:
         finding = f"the ranks' numbers are part of {'what the loss is made of' if many else 'the loss'}"
     elif batch_factor(serial, run) > 1 and (where := _loss(alone, run)):
         finding = f"what the loss is made of counts 1/{n} as much on {n} ranks as on 1"
-    elif found := _gradients(run):
+    elif found := _gradients(run) or _added(alone, run):
         finding, where = found
     return failed("replicate", finding, TODO, "no-mean", where=where) if finding else None
 
@@ -73,6 +73,21 @@ def _gradients(run: Run) -> tuple[str, str] | None:
         for how, times in (("divided", 1 / n), ("multiplied", n)):
             if some and all(_is_times(a, b, times) for a, b in some):
                 return f"the gradients are {how} by {n}, the number of ranks, {when}", steps[0].at
+    return None
+
+
+def _added(alone: Run, run: Run) -> tuple[str, str] | None:
+    """Return how the mean of gradients that a script adds up itself is scaled, and the line; None where it is not."""
+    n, calls = len(run.traces), list(zip(alone.root.returns("gradients"), run.root.returns("gradients"), strict=False))
+    pairs = [
+        pair
+        for one, two in calls
+        for pair in zip(one.facts.get("weights", ()), two.facts.get("weights", ()), strict=False)
+        if all(pair)
+    ]
+    for how, times in (("divided", 1 / n), ("multiplied", n)):
+        if pairs and all(math.isclose(y, times * x, rel_tol=1e-3) for x, y in pairs):
+            return f"the gradients that are added up are {how} by {n}, the number of ranks", calls[0][1].at
     return None
 
 

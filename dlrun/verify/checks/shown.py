@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from dlrun.verify.checks.draws import beside_draws
 from dlrun.verify.checks.output import NUMBER, close, same_line, shown
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.verdict import Check, failed, skipped, unjudged
@@ -18,6 +19,7 @@ def numbers_shown(run: Run, steady: Sequence[Run] = ()) -> Check | None:
 
     Words of its own that a rank shows are remarked on; numbers that are one rank's are wrong, unless the ranks show the
     same in ``steady`` runs, in which they draw the same random numbers behind an epoch: samples that a model generates.
+    Where none are drawn, the parameters that stay in these runs made them the same.
     """
     loud = next((trace for trace in run.traces[1:] if trace.printed), None)
     if loud is not None:
@@ -33,7 +35,7 @@ def numbers_shown(run: Run, steady: Sequence[Run] = ()) -> Check | None:
         for a, b in (pair for at, lines in root.items() for pair in zip(lines, theirs.get(at, []), strict=False)):
             if not same_line(a["text"], a["text"], b["text"]):
                 found.setdefault(a.at, (a, b))
-    drawn = {at for each in steady for at in _alike(each)} & found.keys()
+    drawn = {at for each in steady for at in _alike(each) & beside_draws(each, "shown")} & found.keys()
     found = {at: pair for at, pair in found.items() if at not in drawn}
     if drawn and not found:
         return skipped(NAME, f"rank 0's at {', '.join(sorted(drawn))}: each rank draws random numbers of its own there")

@@ -6,8 +6,9 @@ from, and scaled is seen there, too.
 
 from __future__ import annotations
 
+import ast
 import math
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 
 from dlrun.verify.checks.gradients import mean_gradients, otherwise
 from dlrun.verify.checks.rate import NAME as RATE
@@ -17,15 +18,15 @@ from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, failed
 
 
-def throughout(serial: Run, run: Run, sharded: Run) -> Check | None:
+def throughout(serial: Run, run: Run, sharded: Run, source: str = "") -> Check | None:
     """Return the first check that failed of steps that the sharded run does not come to; None of none.
 
-    ``serial`` and ``run``: the runs whose updates were taken back. A port that averages by another library than dl_comm
-    is judged by its values, of which these runs keep none.
+    ``serial`` and ``run``: the runs whose updates were taken back. ``source``: the serial script. A port that averages
+    by another library than dl_comm is judged by its values, of which these runs keep none.
     """
     if otherwise(sharded):
         return None
-    found = [_rates(serial, run), _unscaled(serial, run, sharded), _reset(serial, run, sharded)]
+    found = [_rates(serial, run), _unscaled(serial, run, sharded), _reset(serial, run, sharded, source)]
     found += [judge(run) for judge in (mean_gradients, broadcast) if judge(sharded).status != "failed"]
     return next((check for check in found if check and check.status == "failed"), None)
 
@@ -62,20 +63,32 @@ def _unscaled(serial: Run, run: Run, sharded: Run) -> Check | None:
     return _not_scaled(base, rate, at, promised, len(run.traces), "those before it are")
 
 
-def _reset(serial: Run, run: Run, sharded: Run) -> Check | None:
+def _reset(serial: Run, run: Run, sharded: Run, source: str) -> Check | None:
     """Tell of a rate that is set anew later, as for a second phase with the same optimizer, and not scaled, or twice.
 
-    Only of the first change: a rate that falls on and on may come to a least one, which is not to be scaled.
+    Of the first change, of two in a row, or of a rate that is computed: one that falls on and on may come to a least
+    one, which is written in the script, and not to be scaled.
     """
     promised, left = promised_by(sharded), _left(run)
     levels, others = _levels(serial), _levels(run)
     for key, one in levels.items() if promised != 1 else ():
         two = others.get(key, [])
-        if len(one) == len(two) > 1 and all(rate for _, rate in one[:2]) and one[1][1] not in left:
-            before, after = (y / x for (_, x), (_, y) in zip(one[:2], two, strict=False))
-            if _is_either(before, promised) and _is_either(after, 1, promised**2):
-                return _not_scaled(one[1][1], two[1][1], two[1][0], promised, len(run.traces), "the one before it is")
+        pairs = zip(one, two, strict=True) if len(one) == len(two) else ()
+        ratios = [y / x for (_, x), (_, y) in takewhile(lambda pair: pair[0][1], pairs)]
+        first = next((i for i, ratio in enumerate(ratios) if not _is_either(ratio, promised)), 0)
+        if not first or one[first][1] in left or not _is_either(ratios[first], 1, promised**2):
+            continue
+        in_a_row = first == 1 or _is_either(ratios[first], *ratios[first + 1 : first + 2])
+        if in_a_row or (source and not _is_written(one[first][1], source)):
+            at, rate = two[first]
+            return _not_scaled(one[first][1], rate, at, promised, len(run.traces), "the one before it is")
     return None
+
+
+def _is_written(number: float, source: str) -> bool:
+    """Whether a number is written as such in a script."""
+    constants = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return any(isinstance(value, (int, float)) and math.isclose(value, number, rel_tol=1e-6) for value in constants)
 
 
 def _not_scaled(base: float, rate: float, at: str, promised: float, n: int, others: str) -> Check:

@@ -9,16 +9,17 @@ from typing import Any
 from dlrun.verify.tracer.syntax import callee
 
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+COMPARED = (*ORDERS, ast.Eq)  # as a patience is with what has waited
 READ = (ast.Name, ast.Attribute, ast.Subscript)
 PLAIN = (*READ, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Load, ast.operator, ast.unaryop)
 SAME = {"get_nranks", "lr_scale"}  # dl_comm's functions that are asked once more without any effect
 
 
 def bounds_in(test: ast.expr) -> ast.Dict:
-    """Return, as an expression, what names are compared with by size in a condition, by these names."""
+    """Return, as an expression, what names are compared with in a condition, by these names."""
     found: dict[str, str] = {}
     for node in ast.walk(test):
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ORDERS):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], COMPARED):
             one, other = node.left, node.comparators[0]
             for operand, bound in ((one, other), (other, one)):
                 if isinstance(operand, READ) and _is_plain(operand) and _is_plain(bound):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dlrun.verify.tracer.bounds import ORDERS, bounds_in, numbers
-from dlrun.verify.tracer.changes import CHANGE, changing
+from dlrun.verify.tracer.changes import CHANGE, changing, periodic
 from dlrun.verify.tracer.endings import BATCHES, UNTIL, batched, counted, ended, goes_on
 from dlrun.verify.tracer.leaving import LEAVES, asked, leaving
 from dlrun.verify.tracer.recorder import Recorder
@@ -61,8 +61,9 @@ def watched(source: str, filename: str, ends: bool = False) -> Any:
     kinds |= dict.fromkeys(stepping, "decision")
     kinds |= dict.fromkeys(stepping & counted(tree, counting(tree, Loop)), SINGLE)
     loops = batched(tree, stepping) | (counting(tree, (ast.For, ast.While)) if ends else set())
+    seldom = computed_seldom(tree)
     inserted = _Insert(kinds, faces(tree), loops).visit(tree)
-    marked(inserted, WATCH, REACHED)
+    marked(inserted, WATCH, REACHED, seldom)
     return compile(ast.fix_missing_locations(inserted), filename, "exec")
 
 
@@ -82,6 +83,11 @@ def counting(tree: ast.Module, kinds: tuple[type[ast.AST], ...] = (ast.For,)) ->
     stepping = _training_functions(tree, TRAINING - COMPUTING)
     loops = [node for node in ast.walk(tree) if isinstance(node, kinds) and _trains(node, stepping)]
     return {node.lineno for node in loops if isinstance(node, Loop)}
+
+
+def computed_seldom(tree: ast.Module) -> dict[int, str]:
+    """Return the first lines of what is computed every so many iterations that train, each with its condition."""
+    return periodic(tree, counting(tree, Loop), _training_functions(tree, TRAINING - COMPUTING))
 
 
 def choosing(tree: ast.Module) -> set[int]:
@@ -112,6 +118,7 @@ def deciding(tree: ast.Module) -> set[int]:
             found.append(loop)
         deeper = {id(n) for inner in inside(loop) if isinstance(inner, Loop) for n in inside(inner)}
         found += [n for n in inside(loop) if isinstance(n, ast.If) and _leaves(n, id(n) not in deeper)]
+    found += [n for n in ast.walk(tree) if isinstance(n, ast.If) and n not in found and _stops(n)]
     reads = {key for node in found for key in _keys(names_in(node.test, dl), home.get(node))}
     candidates = [n for n in ast.walk(tree) if isinstance(n, ast.If)]
     grown = True
@@ -318,6 +325,13 @@ def _leaves(node: ast.If, own: bool) -> bool:
         if isinstance(part, ast.Call) and callee(part) in COLLECTIVE | {"exit", "quit"}:
             return True
     return False
+
+
+def _stops(node: ast.If) -> bool:
+    """Whether a branch tells ``fit()``, or a session that is monitored, to end."""
+    targets = [t for part in inside(node) if isinstance(part, ast.Assign) for t in part.targets]
+    called = any(isinstance(part, ast.Call) and callee(part) == "request_stop" for part in inside(node))
+    return called or any(isinstance(t, ast.Attribute) and t.attr == "stop_training" for t in targets)
 
 
 def _trains(node: ast.AST, training: set[str]) -> bool:

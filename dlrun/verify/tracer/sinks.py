@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from dlrun.verify.tracer.syntax import callee
@@ -34,9 +34,9 @@ def sinks(tree: ast.Module) -> list[Sink]:
     return sorted(_below(tree, used), key=lambda sink: sink.first)
 
 
-def marked(tree: ast.Module, watch: str, kind: str) -> None:
-    """Put a call ``watch(kind, line, None)`` before each statement with a sink."""
-    lines = {sink.first for sink in sinks(tree)}
+def marked(tree: ast.Module, watch: str, kind: str, others: Collection[int] = ()) -> None:
+    """Put a call ``watch(kind, line, None)`` before each statement with a sink, and at lines of ``others``."""
+    lines = {sink.first for sink in sinks(tree)} | set(others)
     for node in ast.walk(tree):
         for block in ("body", "orelse", "finalbody"):
             statements = getattr(node, block, None)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import clip_ops
 
@@ -21,6 +22,7 @@ from dlrun.verify.tracer.quiet_keras import NOISE
 from dlrun.verify.tracer.randomness import Draws, states, watched_models
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.short_fits import ShortFits
+from dlrun.verify.verdict import values
 
 READS = ("numpy", "random")  # generators that draw what a data set holds
 
@@ -46,6 +48,7 @@ class Tapes:
         self._rounds: dict[int, int] = {}  # steps of each optimizer
         self._made: dict[int, tuple[int, Any]] = {}  # gradient -> its variable's number
         self.computed: dict[int, Any] = {}  # by variable: its gradient, as the last tape computed it
+        self._added: dict[int, tuple[int, Any]] = {}  # by variable: how many gradients since its step, and their sum
         self._latest: list[tuple[int, Any]] = []  # the variables of the last tape, each with its number
         self.moved: set[int] = set()  # models whose statistics local batches moved since they were averaged
         self._used: dict[str, Any] = {}  # the last statistics noted, by kind
@@ -99,8 +102,24 @@ class Tapes:
         self._latest = [(self.number(s), native(s)) for s in sources]
         numbers, gradients = [number for number, _ in self._latest], tf.nest.flatten(found)
         self.remember(gradients, numbers)
-        self.computed |= {number: array_note(g) for number, g in zip(numbers, gradients, strict=False)}
+        notes = {number: array_note(g) for number, g in zip(numbers, gradients, strict=False)}
+        self.computed |= notes
+        for number, note in notes.items():
+            count, before = self._added.get(number, (0, 0.0))
+            self._added[number] = (count + 1, before + np.array(values(note), np.float64)) if note else (count, before)
         return found
+
+    def weight(self, number: int | None, note: dict[str, Any] | None) -> float | None:
+        """Return what the gradients of a variable weigh in what was added up of them; None where it is no multiple.
+
+        1 in their mean, and in the only one of a step.
+        """
+        count, total = self._added.get(number if number is not None else -1, (0, 0.0))
+        now = np.array(values(note), np.float64)
+        if not count or now.shape != np.shape(total) or not np.any(total):
+            return None
+        times = float(now @ total / (total @ total))
+        return times * count if np.allclose(now, times * total, rtol=0, atol=1e-4 * np.abs(now).max()) else None
 
     def forward(self, call: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
         """Run a layer's call; of the outermost one under a tape note input, kinds of layers, random numbers."""
@@ -194,6 +213,8 @@ class Tapes:
         if self.recorder.orders.frozen:
             self._take_back(variables)
         self._made.clear()
+        for variable in variables:
+            self._added.pop(self.number(variable), None)
         self.recorder.steps += 1
         self._rounds[number] = self._rounds.get(number, 0) + 1
         self.ops.stepped(min(self._rounds.values()))

@@ -154,6 +154,7 @@ class Face:
         return result, {
             "ids": [owners[i] for i in known],
             "made": [changed(self.tapes.computed.get(owners[i] or 0), before[i]) for i in known],
+            "weights": [self.tapes.weight(owners[i], before[i]) for i in known],
             "before": [before[i] for i in known],
             "after": [array_note(means[i]) for i in known],
         }
