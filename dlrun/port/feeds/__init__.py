@@ -115,6 +115,8 @@ class Feeds(Sources, FullBatches):
         before = len(self.found)
         if isinstance(loop, cst.For):
             iterated, source = self.iterated.of(loop), self.iterated.source(loop.iter)
+            named = self.iterated.counted(loop.iter)  # of a bar that has a name of its own
+            source = named if self.draws.is_order(named) else source
             if loop in self.innermost and self.draws.is_order(source) and picks_samples(self.kinds, loop):
                 self.found.setdefault(source, Feed(source, "iterable"))
                 self._orders.add(source)
@@ -124,8 +126,10 @@ class Feeds(Sources, FullBatches):
                 if taken and picks_samples(self.kinds, loop, beside):
                     self._picked(loop, iterated)
                     self._fed.update([loop] if len(self.found) > before else [])  # and is not counted, too
-            else:
+            elif nested.around(self.kinds, loop) is None:
                 self._of_iterated(loop, iterated)
+            else:
+                self._fed.add(loop)
         if len(self.found) > before:
             self.numbered = self.numbered or self._given.by_number(loop)
         reached = list(self.draws.each_iteration(loop)) if loop in self.innermost else []
@@ -266,6 +270,10 @@ class Feeds(Sources, FullBatches):
         if self.found and not self.episodes:
             yield from ((call, True) for call in self.orders.epochs([feed.node for feed in self.found.values()]))
         yield from ((call, False) for call in self.orders.again())
+
+    def is_order(self, node: cst.CSTNode) -> bool:
+        """Tell whether loops run over ``node``, positions in a random order."""
+        return node in self._orders
 
     def permutations(self) -> Iterator[cst.Call]:
         """Yield the calls that draw the order in which loops and generators go through the samples."""
