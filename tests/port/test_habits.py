@@ -715,9 +715,13 @@ opt = torch.optim.SGD(model.parameters(), lr=0.01)
 
 @pytest.mark.parametrize(("of", "told"), [("", False), (" * x.mean()", True)])
 def test_what_a_model_keeps_of_a_batchs_shape_is_of_the_iteration(of, told):
-    found = port(TOP + MASKED.format(of) + EPOCHS.format("True"))
+    kept = MASKED[MASKED.index("        if self.mask") : MASKED.index("        return")]
+    again = MASKED.replace("model = ", f"    def drawn(self, x):\n{kept}        return self.mask\nmodel = ")
+    late = "rest = 0.0\nfor a, b in test_loader:\n    rest += model(a).sum().item()\nprint(rest)\n"
+    found = port(TOP + again.format(of, of) + EPOCHS.format("True") + f"model.eval()\n{late}")
     assert bool(found.doubts) is told
     assert ("dl.total(total, seen)" in found.text) is not told
+    assert ('dl.shard(test_loader, whole="batches")' in found.text) is not told
 
 
 LISTED = """
