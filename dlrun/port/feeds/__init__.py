@@ -126,10 +126,10 @@ class Feeds(Sources, FullBatches):
                 if taken and picks_samples(self.kinds, loop, beside):
                     self._picked(loop, iterated)
                     self._fed.update([loop] if len(self.found) > before else [])  # and is not counted, too
-            elif nested.around(self.kinds, loop) is None:
-                self._of_iterated(loop, iterated)
-            else:
+            elif self._goes_through_a_batch(loop):
                 self._fed.add(loop)
+            else:
+                self._of_iterated(loop, iterated)
         if len(self.found) > before:
             self.numbered = self.numbered or self._given.by_number(loop)
         reached = list(self.draws.each_iteration(loop)) if loop in self.innermost else []
@@ -197,6 +197,11 @@ class Feeds(Sources, FullBatches):
             self._indices(loop, iterated)
         elif self.iterated.numbers(source := self.iterated.of(outer)):
             self._indices(outer, source)
+
+    def _goes_through_a_batch(self, loop: cst.For) -> bool:
+        """Tell whether ``loop`` takes the parts of a loader's batch; what a generator makes of one is no batch."""
+        outer = nested.around(self.kinds, loop)
+        return outer is not None and not self.draws.generators(self.iterated.source(outer.iter))
 
     def _of_iterated(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         """Note what ``loop`` runs over; where its function also evaluates, what the calls that train pass to it."""

@@ -179,7 +179,9 @@ def takes_batches(facts: Facts, loop: cst.For | cst.While) -> bool:
     if not runs_inside(facts, loop.body):
         return True
     inner = [n for n in facts.loops if n is not loop and facts.script.inside(n, loop.body)]
-    if inner and all(isinstance(n, cst.For) and nested.around(facts.kinds, n) is loop for n in inner):
+    fed = [feed.node for feed in getattr(facts, "feeds", ())]
+    parts = (isinstance(n, cst.For) and nested.around(facts.kinds, n) is loop for n in inner)
+    if inner and all(parts) and not any(facts.script.inside(f, n) for f in fed for n in inner):
         return True  # they go through the parts of its batch
     if not any(innermost(facts, step.node) is loop for step in facts.steps):
         return False
