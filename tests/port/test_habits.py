@@ -724,6 +724,25 @@ def test_what_a_model_keeps_of_a_batchs_shape_is_of_the_iteration(of, told):
     assert ('dl.shard(test_loader, whole="batches")' in found.text) is not told
 
 
+BUFFERED = """
+model, held, kept = torch.nn.Linear(3, 1), torch.zeros(8, 3), torch.zeros(8, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+for step, (a, b) in enumerate(loader):
+    held.data.resize_as_(a).copy_(a)
+    kept.view(-1).copy_(a.view(-1))
+    loss = (model(held) - b).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    if step % 4 == 0:
+        print(loss.item(), kept.mean())
+"""
+
+
+def test_what_is_made_of_buffers_that_take_each_batch_is_shown_as_the_mean_over_the_ranks():
+    assert "print(dl.average(loss.item()), dl.average(kept.mean()))" in port(TOP + BUFFERED).text
+
+
 LISTED = """
 import numpy as np
 order = np.arange(48)
