@@ -143,6 +143,27 @@ for feed in (both, in_turn):
 """
 
 
+RENEWED = """from torch.utils.data import DataLoader
+def endless(size):
+    loader = iter(DataLoader(x, batch_size=size, shuffle=True))
+    while True:
+        try:
+            yield next(loader)
+        except StopIteration:
+            loader = iter(DataLoader(x, batch_size=size, shuffle=True))
+            yield next(loader)
+drawn = iter(endless(8))
+for step in range(9):
+    update(next(drawn))
+"""
+
+
+def test_a_generator_that_makes_its_loader_anew_is_sharded_there_and_not_doubted_where_a_loop_draws_from_it():
+    ported = port(HEAD + RENEWED)
+    assert ported.text.count("iter(dl.shard(DataLoader(x, batch_size=size, shuffle=True)))") == 2
+    assert not ported.doubts
+
+
 def test_what_may_be_a_generator_over_loaders_or_another_is_sharded_once():
     text = port(HEAD + BOTH).text
     assert "for u in dl.shard(feed()):" in text

@@ -715,9 +715,32 @@ opt = torch.optim.SGD(model.parameters(), lr=0.01)
 
 @pytest.mark.parametrize(("of", "told"), [("", False), (" * x.mean()", True)])
 def test_what_a_model_keeps_of_a_batchs_shape_is_of_the_iteration(of, told):
-    found = port(TOP + MASKED.format(of) + EPOCHS.format("True"))
+    kept = MASKED[MASKED.index("        if self.mask") : MASKED.index("        return")]
+    again = MASKED.replace("model = ", f"    def drawn(self, x):\n{kept}        return self.mask\nmodel = ")
+    late = "rest = 0.0\nfor a, b in test_loader:\n    rest += model(a).sum().item()\nprint(rest)\n"
+    found = port(TOP + again.format(of, of) + EPOCHS.format("True") + f"model.eval()\n{late}")
     assert bool(found.doubts) is told
     assert ("dl.total(total, seen)" in found.text) is not told
+    assert ('dl.shard(test_loader, whole="batches")' in found.text) is not told
+
+
+BUFFERED = """
+model, held, kept = torch.nn.Linear(3, 1), torch.zeros(8, 3), torch.zeros(8, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+for step, (a, b) in enumerate(loader):
+    held.data.resize_as_(a).copy_(a)
+    kept.view(-1).copy_(a.view(-1))
+    loss = (model(held) - b).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    if step % 4 == 0:
+        print(loss.item(), kept.mean())
+"""
+
+
+def test_what_is_made_of_buffers_that_take_each_batch_is_shown_as_the_mean_over_the_ranks():
+    assert "print(dl.average(loss.item()), dl.average(kept.mean()))" in port(TOP + BUFFERED).text
 
 
 LISTED = """

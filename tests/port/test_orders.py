@@ -4,7 +4,7 @@ import pytest
 from running import ran
 from small import HEAD
 
-from dlrun.port import port
+from dlrun.port import Options, port
 
 ALIKE = "dl.reseed(alike=True)  # what follows all ranks draw alike, from rank 0's random numbers\n"
 OWN = "dl.reseed()  # from here on each rank draws random numbers of its own\n"
@@ -30,6 +30,29 @@ def test_each_run_splits_the_data_as_rank_0_does():
     assert "alike" not in port(FOLDS + "run(data)\n").text  # PyTorch's numbers are the same in each process
     seeded = port(FOLDS + "for seed in range(5):\n    torch.manual_seed(seed)\n    run(data)\n").text
     assert "alike" not in seeded
+
+
+BAR = """
+import random
+from tqdm import tqdm
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(9):
+    order = list(range(8))
+    random.shuffle(order)
+    bar = tqdm(order)
+    for k in bar:
+        (model(x[k * 4 : (k + 1) * 4]) - 1).pow(2).mean().backward()
+        opt.step()
+"""
+
+
+def test_an_order_behind_a_bar_is_sharded_where_it_is_gone_through_and_its_batches_are_cut_by_the_global_batch():
+    text = port(HEAD + BAR).text
+    assert "order = list(range(8))\n" in text  # of which all ranks would take rank 0's part
+    assert "bar = tqdm(dl.shard(order), " in text
+    text = port(HEAD + BAR, Options(batch="global")).text
+    assert "bar = tqdm(order, " in text
+    assert "model(dl.part(x[k * 4 : (k + 1) * 4]))" in text
 
 
 STRIDES = """

@@ -9,6 +9,7 @@ from small import HEAD, SERIAL
 from dlrun.port import Options, port
 
 TRAINS = """
+import math
 import torch
 from torch.optim.lr_scheduler import LambdaLR, _LRScheduler
 from torch.utils.data import DataLoader, TensorDataset
@@ -28,6 +29,21 @@ class Noam:
         if step is None:
             step = self._step
         return self.factor * min(step ** -0.5, step * self.warmup ** -1.5)
+
+
+class Restarts:
+    def __init__(self, optimizer, cycle, warm=6):
+        self.optimizer, self.cycle, self.warm, self.done = optimizer, cycle, warm, 0
+
+    def step(self):
+        self.done += 1
+        at = self.done % self.cycle
+        rate = 0.005 * (1 + math.cos(at / self.cycle * math.pi))
+        if self.done in range(self.warm):
+            rate /= 10
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
 
 
 class Poly(_LRScheduler):
@@ -61,10 +77,10 @@ torch.manual_seed(0)
 x = torch.arange(48.0).reshape(24, 2) / 48
 model = torch.nn.Linear(2, 1)
 loader = DataLoader(TensorDataset(x, x[:, :1] * 3), batch_size=2)
-made = [torch.optim.SGD(model.parameters(), lr=0.01) for _ in range(5)]
-noam = Noam(0.01, 6, made[0])
+made = [torch.optim.SGD(model.parameters(), lr=0.01) for _ in range(6)]
+noam, restarts = Noam(0.01, 6, made[0]), Restarts(made[5], 12)
 schedulers = [Poly(made[1], 24), warmed(made[2], 6, 2 * len(loader))]
-optimizer, ramp, decayed, adjusted, halved = made
+optimizer, ramp, decayed, adjusted, halved, _ = made
 rates, done = [], 0
 for epoch in range(2):
     for a, b in loader:
@@ -75,12 +91,13 @@ for epoch in range(2):
         model.zero_grad()
         loss.backward()
         noam.step()
+        restarts.step()
         ramp.step()
         decayed.step()
         adjusted.step()
         halved.step()
         done += 1
-        each = (noam.optimizer, ramp, decayed, adjusted, halved)
+        each = (noam.optimizer, restarts.optimizer, ramp, decayed, adjusted, halved)
         rates.append([group["lr"] for made in each for group in made.param_groups])
         for scheduler in schedulers:
             scheduler.step()
@@ -100,8 +117,8 @@ def test_hand_made_schedules_on_n_ranks_are_those_of_every_nth_serial_step(tmp_p
         _, rates = ran(tmp_path / "train_dist.py", tmp_path / str(ranks), ranks)
         assert len(rates) == len(serial)
         for each in (rates[rank::ranks] for rank in range(ranks)):  # the ranks' entries, in the serial order
-            assert [r[0] for r in each] == pytest.approx([r[0] for r in serial[ranks - 1 :: ranks]])  # counts from 1
-            assert [r[1:] for r in each] == [pytest.approx(r[1:]) for r in serial[::ranks]]
+            assert [r[:2] for r in each] == [pytest.approx(r[:2]) for r in serial[ranks - 1 :: ranks]]  # count from 1
+            assert [r[2:] for r in each] == [pytest.approx(r[2:]) for r in serial[::ranks]]
 
 
 def ported(source, keep):

@@ -113,12 +113,17 @@ BLOCKS = """for i in range(len(x) // 10):
 FILES = """for k in range(len(files)):
     x, y = load(files[order[k]])
     for i in range(len(x) // 10):"""
+SCANS = """loader = DataLoader(data, shuffle=True)
+for done, (volume, mask) in enumerate(loader):
+    opt.param_groups[0]["lr"] = 0.1 * (1 - done / args["most"])
+    for part, label in zip(volume, mask):"""
 
 
 @pytest.mark.parametrize(
     ("before", "part", "sharded"),
     [
         (VOLUMES, "volume[:, i]", "loader = dl.shard(DataLoader(data, shuffle=True))"),
+        (SCANS, "part", "loader = dl.shard(DataLoader(data, shuffle=True))"),
         (BLOCKS, "block[j * 2 : (j + 1) * 2]", "for i in dl.shard(range(len(x) // 10)):"),
         (FILES, "x[i * 10 : (i + 1) * 10]", "    for i in dl.shard(range(len(x) // 10)):"),
     ],
@@ -127,7 +132,10 @@ def test_samples_are_sharded_once_where_loops_over_positions_lie_in_one_another(
     ported = port(HEAD + SLICES.format(before=before, part=part))
     assert sharded in ported.text
     assert ported.text.count("dl.shard") + ported.text.count("dl.turns") == 1
-    assert any("fewer parts" in d.why for d in ported.doubts) == (before is VOLUMES)
+    assert any("fewer parts" in d.why for d in ported.doubts) == (before in (VOLUMES, SCANS))
+    assert ('(1 - dl.serial_steps(done) / args["most"])' in ported.text) == (
+        before is SCANS
+    )  # the batches are the steps
 
 
 def test_the_critic_of_a_gan_keeps_its_turns_and_the_blocks_of_samples_are_sharded():

@@ -84,6 +84,12 @@ for x, y in DataLoader(data, shuffle=True):
         ("optimizer.param_groups[0]['lr']", "g in self.optimizer.param_groups", "self.base", True),
         ("optimizer.defaults['lr']", "g in self.optimizer.param_groups", "self.base", True),
         ("0.1", "g in self.optimizer.param_groups", "self.base", False),
+        (
+            "None\n        self.base, self.n = optimizer.param_groups[0]['lr'], 0",
+            "g in self.optimizer.param_groups",
+            "self.base",
+            True,
+        ),
     ],
 )
 def test_a_rate_that_an_object_has_taken_from_the_optimizer_is_scaled_already(base, groups, rate, scaled):
@@ -91,6 +97,38 @@ def test_a_rate_that_an_object_has_taken_from_the_optimizer_is_scaled_already(ba
     text = port(HEAD + script).text
     assert (f'g["lr"] = {rate} * dl.serial_steps(self.n) / self.steps\n' in text) is scaled
     assert (f'g["lr"] = dl.lr_scale({rate} * dl.serial_steps(self.n) / self.steps)\n' in text) is not scaled
+
+
+@pytest.mark.parametrize("read", ["sched.get_last_lr()[0]", 'opt.param_groups[0]["lr"]'])
+def test_a_rate_is_scaled_though_its_name_is_later_that_of_the_one_in_use(read) -> None:
+    text = port(f"""{HEAD}lr = 0.1
+opt = torch.optim.SGD(model.parameters(), lr=lr)
+sched = torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
+for epoch in range(9):
+    for x, y in DataLoader(data, shuffle=True):
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+    sched.step()
+    lr = {read}
+    if lr < 0.01:
+        break
+""").text
+    assert "lr=dl.lr_scale(lr))" in text and "if lr < dl.lr_scale(0.01):" in text
+
+
+def test_a_name_for_a_rate_of_the_script_and_then_for_the_one_in_use_is_doubted_where_it_is_set() -> None:
+    source = f"""{HEAD}lr = 0.1
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(9):
+    opt.param_groups[0]["lr"] = lr
+    for x, y in DataLoader(data, shuffle=True):
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+    lr = NEXT
+"""
+    doubts = port(source.replace("NEXT", 'opt.param_groups[0]["lr"] * 0.5')).doubts
+    assert [d.name for d in doubts] == ["rate-not-scaled"]
+    assert not port(source.replace("NEXT", "lr * 0.5")).doubts
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,17 @@ def test_what_keeps_or_is_looked_into_stays(line):
     assert "dl.save(model, path)" in text
 
 
+@pytest.mark.parametrize("made", ["torch.nn.DataParallel(Net()).module", 'nets["small"]()'])
+def test_a_model_of_the_scripts_own_saves_itself_on_all_ranks_by_whatever_name_it_is_made(made):
+    net = "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    net += "        self.norm = torch.nn.BatchNorm1d(2)\n    def forward(self, x):\n        return self.norm(x)\n"
+    net += "    def save(self, path):\n        torch.save(self.state_dict(), path)\n"
+    source = HEAD.replace("model = ", f"{net}nets = load_nets()\nmodel = {made}  # ") + LOOP
+    text = port(f"{source}model.save('net.pt')\n").text
+    assert "\nmodel.save('net.pt')\n" in text  # what all ranks average in it, rank 0 alone would wait for
+    assert "        dl.average(self)  # BatchNorm's statistics: of all ranks' samples\n        dl.save(" in text
+
+
 def test_what_a_library_reads_back_waits_for_rank_0():
     after = "model.save_pretrained('out')\nmodel = GPT2LMHeadModel.from_pretrained('out')\n"
     text = _ported("older = GPT2LMHeadModel.from_pretrained('gpt2')\n", after + "tok.save(p)\nt = mylib.Table(p)\n")

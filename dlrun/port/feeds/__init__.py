@@ -115,6 +115,8 @@ class Feeds(Sources, FullBatches):
         before = len(self.found)
         if isinstance(loop, cst.For):
             iterated, source = self.iterated.of(loop), self.iterated.source(loop.iter)
+            named = self.iterated.counted(loop.iter)  # of a bar that has a name of its own
+            source = named if self.draws.is_order(named) else source
             if loop in self.innermost and self.draws.is_order(source) and picks_samples(self.kinds, loop):
                 self.found.setdefault(source, Feed(source, "iterable"))
                 self._orders.add(source)
@@ -124,6 +126,8 @@ class Feeds(Sources, FullBatches):
                 if taken and picks_samples(self.kinds, loop, beside):
                     self._picked(loop, iterated)
                     self._fed.update([loop] if len(self.found) > before else [])  # and is not counted, too
+            elif self._goes_through_a_batch(loop):
+                self._fed.add(loop)
             else:
                 self._of_iterated(loop, iterated)
         if len(self.found) > before:
@@ -193,6 +197,11 @@ class Feeds(Sources, FullBatches):
             self._indices(loop, iterated)
         elif self.iterated.numbers(source := self.iterated.of(outer)):
             self._indices(outer, source)
+
+    def _goes_through_a_batch(self, loop: cst.For) -> bool:
+        """Tell whether ``loop`` takes the parts of a loader's batch; what a generator makes of one is no batch."""
+        outer = nested.around(self.kinds, loop)
+        return outer is not None and not self.draws.generators(self.iterated.source(outer.iter))
 
     def _of_iterated(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         """Note what ``loop`` runs over; where its function also evaluates, what the calls that train pass to it."""
@@ -266,6 +275,10 @@ class Feeds(Sources, FullBatches):
         if self.found and not self.episodes:
             yield from ((call, True) for call in self.orders.epochs([feed.node for feed in self.found.values()]))
         yield from ((call, False) for call in self.orders.again())
+
+    def is_order(self, node: cst.CSTNode) -> bool:
+        """Tell whether loops run over ``node``, positions in a random order."""
+        return node in self._orders
 
     def permutations(self) -> Iterator[cst.Call]:
         """Yield the calls that draw the order in which loops and generators go through the samples."""

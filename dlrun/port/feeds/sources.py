@@ -245,6 +245,8 @@ class Sources:
         through = self.flow.through(iterator)
         made = [o.node for o in self.flow.origins(iterator)]
         drawn = ("builtins.map", "builtins.filter", "builtins.next")
+        if self.draws.generators(iterator):
+            return False  # what it goes through was noted where it is made
         return not any(n in self.found for n in through) and all(
             isinstance(n, (cst.Param, cst.Name, cst.Attribute, cst.Subscript))
             or (isinstance(n, cst.Call) and self.script.name_of(n.func) in drawn)

@@ -30,14 +30,18 @@ SAME = {
     "type",
     "contiguous",
 }
-# Callables that wrap their first argument and leave it what it is.
-WRAPPERS = {
+# What keeps the model that it is given as ``module``.
+_HOLDS_MODULE = {
     "torch.nn.DataParallel",
     "torch.nn.parallel.DataParallel",
+    "torch.nn.parallel.data_parallel.DataParallel",
+}
+# Callables that wrap their first argument and leave it what it is.
+WRAPPERS = {
+    *_HOLDS_MODULE,
     "torch.compile",
     "copy.deepcopy",
     "copy.copy",
-    "torch.nn.parallel.data_parallel.DataParallel",
     "torch.jit.script",
     "tqdm.tqdm",
     "tqdm.auto.tqdm",
@@ -103,10 +107,15 @@ class Onward(Handed, ABC):
         return list(dict.fromkeys(found))
 
     def kept(self, node: cst.CSTNode) -> list[tuple[str, cst.BaseExpression]]:
-        """Return the attributes that ``node`` got as keywords, ``Checkpoint(model=net).model`` is ``net``, or later."""
+        """Return the attributes that ``node`` got as keywords, ``Checkpoint(model=net).model`` is ``net``, or later.
+
+        ``DataParallel(net).module`` is ``net``.
+        """
         made = [o.node for o in self.origins(node) if isinstance(o.node, cst.Call) and o.whole]
         keeps = [call for call in made if self.script.name_of(call.func) in KEEPERS]
         given = [(a.keyword.value, a.value) for call in keeps for a in call.args if a.keyword is not None]
+        holds = [call for call in made if self.script.name_of(call.func) in _HOLDS_MODULE]
+        given += [("module", call.args[0].value) for call in holds if call.args]
         return [*given, *(pair for call in made for pair in (*self.fields(call), *self.given_later(call)))]
 
     def _in_table(self, func: cst.CSTNode) -> list[cst.FunctionDef | cst.Lambda]:

@@ -10,6 +10,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.models.kinds_tensorflow import plain
 from dlrun.port.facts.numbers.computed import computed, reaching
 from dlrun.port.program.dicts import pairs
+from dlrun.port.program.reaching import reaching as seen_by
 from dlrun.port.program.script import Binding, dotted, walk
 
 _RATES = ("lr", "learning_rate")
@@ -127,6 +128,26 @@ def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
             yield value
 
 
+def mixed(facts: Facts) -> Iterator[cst.Name]:
+    """Yield names that rates are set to and that hold one in use, which is scaled, in some iterations alone.
+
+    ``for epoch in range(9): group["lr"] = lr; ...; lr = 0.5 * group["lr"]``, after ``lr = 0.1``.
+    """
+    for node in facts.script.nodes:
+        value = set_in_group(facts, node)
+        if isinstance(value, cst.Name):
+            seen = seen_by(facts.script, value) or facts.script.bindings_of(value)
+            made = [b.written for b in seen if b.how == "assign" and b.written is not None]
+            scaled = {scaled_already(facts, each, frozenset([value.value])) for each in made}
+            carried = any(_reads_name(each, value.value) for each in made)  # lr = max(lr * 0.5, low)
+            if len(scaled) == 2 and not carried:
+                yield value
+
+
+def _reads_name(node: cst.CSTNode, name: str) -> bool:
+    return any(isinstance(n, cst.Name) and n.value == name for n in walk(node))
+
+
 def ends(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the rates that are set against one that an optimizer holds: ``low`` in ``max(low, 0.9 * group["lr"])``.
 
@@ -185,7 +206,7 @@ def scaled_already(facts: ScriptFacts, value: cst.CSTNode, seen: frozenset[str] 
             bindings, scope = facts.script.scopes[n].lookup(n.value)
             if scope is None or len(bindings) > 6:
                 continue
-            for b in bindings:
+            for b in seen_by(facts.script, n) or bindings:  # lr = sched.get_last_lr()[0], behind SGD(weights, lr=lr)
                 plain = b.value if b.path == ("part",) else b.written
                 each = _gone_through(b) if b.how == "assign" and b.path[:1] == ("each",) else None
                 if b.how == "assign" and plain is not None and scaled_already(facts, plain, seen | {n.value}):
@@ -193,7 +214,7 @@ def scaled_already(facts: ScriptFacts, value: cst.CSTNode, seen: frozenset[str] 
                 if each is not None and _holds_rates(facts, each, seen | {n.value}):
                     return True
         elif isinstance(n, cst.Attribute) and dotted(n) not in seen:
-            kept = [b.value for b in facts.script.kept_bindings(n) if b.value is not None and not b.path]
+            kept = [b.written for b in facts.script.kept_bindings(n) if b.written is not None]
             if any(scaled_already(facts, made, seen | {dotted(n)}) for made in kept):
                 return True
     return False

@@ -19,7 +19,8 @@ def divide(feeds: Feeds) -> None:
     ``pick = order[i : i + 32]`` is a batch, of which a rank takes every n-th entry; the positions stay the serial ones.
     """
     for key, feed in list(feeds.found.items()):
-        cuts = _cuts(feeds, feed) if feed.how in ("indices", "positions") else ()
+        counts = feed.how in ("indices", "positions") or feeds.is_order(feed.node)
+        cuts = _cuts(feeds, feed) if counts else ()
         if cuts:
             feeds.found[key] = replace(feed, how="cut", names=(), picks=cuts)
 
@@ -56,7 +57,11 @@ def _positions(feeds: Feeds, loop: cst.For) -> set[str]:
 
 
 def _runs_over(feeds: Feeds, loop: cst.For, node: cst.CSTNode) -> bool:
-    return node in (feeds.iterated.of(loop), feeds.iterated.source(loop.iter))
+    return node in (
+        feeds.iterated.of(loop),
+        feeds.iterated.source(loop.iter),
+        feeds.iterated.counted(loop.iter),
+    )
 
 
 def generates_batches(flow: Flow, node: cst.CSTNode) -> bool | None:

@@ -15,10 +15,11 @@ def around(kinds: Kinds, loop: cst.For) -> cst.For | None:
 
     ``for volume in loader: for i in range(depth): net(volume[:, i])``, and ``for i in range(n): block = x[i * m :
     (i + 1) * m]`` around ``for j in range(5): net(block[j * k : (j + 1) * k])``: there the samples are sharded by the
-    outer loop, and every rank goes through its own batch.
+    outer loop, and every rank goes through its own batch. Likewise ``for images, masks in loader: for image, mask in
+    zip(images, masks): net(image)``.
     """
     script, iterated = kinds.script, Iterated(kinds.flow)
-    picked = _picked(kinds, loop)
+    picked = _picked(kinds, loop) if iterated.numbers(iterated.of(loop)) else _gone_through(iterated, loop)
     for up in script.above(loop):
         if isinstance(up, (cst.FunctionDef, cst.Module)) or not picked:
             return None
@@ -49,6 +50,15 @@ def _picked(kinds: Kinds, loop: cst.For) -> set[str]:
     names = positions(kinds.flow, loop)
     boxes = [n for n in walk(loop.body) if isinstance(n, cst.Subscript) and any(mentions(e, names) for e in n.slice)]
     return {root for box in boxes if (root := _root(box))}
+
+
+def _gone_through(iterated: Iterated, loop: cst.For) -> set[str]:
+    """Return the names of the arrays whose entries ``loop`` takes one by one; nothing where it takes others, too."""
+    source = iterated.source(loop.iter)
+    pairs = isinstance(source, cst.Call) and iterated.script.name_of(source.func) == "builtins.zip"
+    taken = [a.value for a in source.args] if pairs and isinstance(source, cst.Call) else [source]
+    names = {_root(node) for node in taken}
+    return names if all(names) else set()
 
 
 def _root(node: cst.CSTNode) -> str:

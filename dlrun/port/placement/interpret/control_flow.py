@@ -82,11 +82,11 @@ class ControlFlow(ByKey):
         if node in self.at_first:
             self._branch(node.orelse)
             return
-        test = self.of_serial_number(node, self.eval(node.test))
-        if self.runs_by_key(node):
-            return
         if self.loop is not None and remembered.by_shape(self, node):
             self.block(node.body)
+            return
+        test = self.of_serial_number(node, self.eval(node.test))
+        if self.runs_by_key(node):
             return
         self.tested(node)
         if test.const is not NOTHING and not isinstance(test.const, (str, bytes)):

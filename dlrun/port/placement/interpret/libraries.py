@@ -51,7 +51,7 @@ from dlrun.port.placement.values import (
     out_of_sight,
     unknown,
 )
-from dlrun.port.program.script import argument, children, dotted, walk
+from dlrun.port.program.script import argument, calls_method, children, dotted, walk
 
 _READS_RATE = ("get_last_lr", "get_lr")
 _RATES = ("lr", "learning_rate", "momentum", "weight_decay")
@@ -71,6 +71,26 @@ _TEXT_BOXES = ("io.StringIO", "io.BytesIO")
 _SHOWN = (Row.SHOWS, Row.CURVE, Row.AT_STEP)
 _CONTAINERS = (Row.LIST, Row.SET, Row.DICT, Row.COUNTER, Row.DEQUE)
 _IN_PLACE = (Row.ADD, Row.INDEX_ADD, Row.STORE, Row.SETS, Row.CLEAR)
+# What shares the memory of its object, and what returns its object itself.
+VIEWS = (
+    "view",
+    "reshape",
+    "flatten",
+    "squeeze",
+    "ravel",
+    "detach",
+    "numpy",
+    "contiguous",
+    "t",
+    "transpose",
+    "resize_",
+    "resize_as_",
+    "squeeze_",
+    "unsqueeze_",
+    "zero_",
+    "detach_",
+    "requires_grad_",
+)
 MADE_BY = "builtins.object.__new__"
 _UNBOUND = ("builtins.dict.", "builtins.list.", "builtins.set.", "collections.OrderedDict.")
 _HANDS_OUT = (None, Row.ENTRIES, Row.PAIRED, Row.GET)
@@ -435,8 +455,9 @@ class Libraries(Given):
         if row is not None and (known := self.method_of(row, receiver, args, node, name)) is not None:
             return known
         if row in _IN_PLACE and row is not None:
-            if not receiver.refs and isinstance(node.func, cst.Attribute):
-                receiver = self.array_of(node.func.value)
+            owner = node.func.value if isinstance(node.func, cst.Attribute) else None
+            if owner is not None and (not receiver.refs or calls_method(owner, *VIEWS)):
+                receiver = self.array_of(owner)
             done = self._cleared(receiver) if row is Row.CLEAR else self.in_place(row, receiver, args, node, name)
             if done is not None:
                 return done

@@ -71,7 +71,10 @@ def _is_attribute(script: Script, name: cst.Name) -> bool:
 
 
 def _is_set_here_alone(machine: ByKey, target: cst.BaseExpression, node: cst.If) -> bool:
-    """Tell whether nothing but ``node`` gives ``target`` a value, but None; and that no other line reads a name."""
+    """Tell whether nothing but ``node`` gives ``target`` a value, but None; and that no other line reads a name.
+
+    Other methods may do as ``node`` does, word for word.
+    """
     script = machine.script
     if isinstance(target, cst.Name):
         alike = [n for n in script.named(target.value) if script.function_of(n) is script.function_of(node)]
@@ -85,12 +88,17 @@ def _is_set_here_alone(machine: ByKey, target: cst.BaseExpression, node: cst.If)
         for at in binding.path:
             value = value.elements[at].value if isinstance(value, cst.Tuple) and isinstance(at, int) else None
         none = isinstance(value, cst.Name) and value.value == "None"
-        if not none and not script.inside(binding.node, node):
+        again = any(script.code(up).strip() == script.code(node).strip() for up in _tests(script, binding.node))
+        if not none and not again:
             return False
     in_place = [c.func for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value.endswith("_")]
     stores = [n for n in script.of(cst.Subscript) if isinstance(script.parents[n], (cst.AssignTarget, cst.AugAssign))]
     changed = [n.value for n in in_place] + [n.value for n in stores]
     return not any(dotted(n) == f"self.{name}" for n in changed)
+
+
+def _tests(script: Script, line: cst.CSTNode) -> Iterator[cst.If]:
+    yield from (up for up in script.above(line) if isinstance(up, cst.If))
 
 
 def _of_shape(machine: ByKey, value: cst.BaseExpression, kept: set[str], local: set[str]) -> bool:

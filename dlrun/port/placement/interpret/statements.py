@@ -8,6 +8,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.placement.interpret import parts, samples
+from dlrun.port.placement.interpret.libraries import VIEWS
 from dlrun.port.placement.interpret.loops import Loops
 from dlrun.port.placement.interpret.machine import LostError
 from dlrun.port.placement.interpret.raised import by_assert, by_raise
@@ -44,7 +45,6 @@ from dlrun.port.placement.values import (
 from dlrun.port.program.script import dotted, walk
 
 _CONSTANTS = ("tensorflow.", "keras.ops.", "jax.")  # whose arrays no operator changes in place
-_VIEWS = ("view", "reshape", "flatten", "squeeze", "ravel", "detach", "numpy", "contiguous", "t", "transpose")
 
 
 class Statements(Loops):
@@ -474,7 +474,7 @@ class Statements(Loops):
 
         So does one into what shares its memory: ``grid.view(-1)[i] = x``.
         """
-        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
+        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in VIEWS:
             node = node.func.value
         owner = self.eval(node)
         while not owner.refs and isinstance(node, cst.Subscript):

@@ -21,6 +21,7 @@ MULTIPLIES = "it multiplies the rate at every batch, and n ranks take 1/n of the
 FORGETS = "a moving average forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
 _MOVES = ("assign_add", "assign_sub")
 _READ = ("numpy", "item", "value", "read_value")
+_TOLD = ("get_lr", "get_last_lr")  # rates that are in use
 _SCALES = (cst.MultiplyAssign, cst.DivideAssign)
 
 
@@ -46,6 +47,8 @@ def compounded(
         if (found := change(facts, node)) is None or not _is_rate(facts, target_of(node), written):
             continue
         by, adds = found
+        if _begins_anew(facts, node):
+            continue  # rate = f(step); if step < warm: rate /= 10
         if is_own(facts, by):
             continue  # (high / low) ** (1 / len(loader)): as many steps as a rank takes
         around = innermost(facts, node)
@@ -74,6 +77,42 @@ def compounded(
             )
         else:
             yield compound(facts, by)
+
+
+def _begins_anew(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether what ``node`` changes was computed anew in this iteration: nothing of it goes on to the next."""
+    script, target = facts.script, target_of(node)
+    loop = next((up for up in script.above(node) if up in facts.loops), None)
+    home, name = script.function_of(node), script.code(target)
+
+    onward = {
+        script.code(t.target) for n in script.of(cst.Assign) if _mentions(facts, n.value, {name}) for t in n.targets
+    }
+
+    def anew(line: cst.CSTNode) -> bool:
+        if not isinstance(line, cst.Assign) or all(script.code(t.target) != name for t in line.targets):
+            return False
+        read = [n for body in facts.flow.bodies(line.value) for n in walk(body)]
+        kept = any(holds_rate(facts, n) or (isinstance(n, cst.Call) and calls_method(n, *_TOLD)) for n in read)
+        return not kept and not _mentions(facts, line.value, {name, *onward})
+
+    for line in (*script.of(cst.Assign), *script.of(cst.Expr)):
+        if script.function_of(line) is not home or script.order[line] >= script.order[node]:
+            continue
+        if not script.inside(node, script.suite(line)) or (loop is not None and not script.inside(line, loop)):
+            continue
+        made = line.value if isinstance(line, (cst.Assign, cst.Expr)) else None
+        bodies = [t.body for t in facts.flow.targets(made)] if isinstance(made, cst.Call) else []
+        whole = [n for body in bodies for n in walk(body) if isinstance(n, cst.Assign) and script.suite(n) is body]
+        if anew(line) or ("." in name and any(map(anew, whole))):
+            return True
+    return False
+
+
+def _mentions(facts: Facts, value: cst.CSTNode, names: set[str]) -> bool:
+    """Tell whether ``value`` is computed from one of ``names``, which may be attributes and entries, too."""
+    parts = (n for n in walk(value) if isinstance(n, (cst.Name, cst.Attribute, cst.Subscript)))
+    return any(facts.script.code(n) in names for n in parts)
 
 
 def _updated(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode]) -> Iterator[Doubt]:

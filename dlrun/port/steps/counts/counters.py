@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.facts.numbers.computed import Tells
 from dlrun.port.feeds.iterated import BARS
+from dlrun.port.feeds.positions import nested
 from dlrun.port.program.reaching import reaching
 from dlrun.port.program.script import Script, added, calls_method, dotted, names_in, numbered, walk
 
@@ -177,6 +178,11 @@ def takes_batches(facts: Facts, loop: cst.For | cst.While) -> bool:
     """Tell whether each iteration of ``loop`` is a step, be it one in which a critic has several updates of its own."""
     if not runs_inside(facts, loop.body):
         return True
+    inner = [n for n in facts.loops if n is not loop and facts.script.inside(n, loop.body)]
+    fed = [feed.node for feed in getattr(facts, "feeds", ())]
+    parts = (isinstance(n, cst.For) and nested.around(facts.kinds, n) is loop for n in inner)
+    if inner and all(parts) and not any(facts.script.inside(f, n) for f in fed for n in inner):
+        return True  # they go through the parts of its batch
     if not any(innermost(facts, step.node) is loop for step in facts.steps):
         return False
     return any(known is loop for known, _ in facts.counted) or (

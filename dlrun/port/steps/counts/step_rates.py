@@ -18,7 +18,8 @@ from dlrun.port.steps.rate import rate_tables
 TELLS_APART = (cst.Equal, cst.NotEqual, cst.In, cst.NotIn)
 _ALIKE = ("builtins.float", "builtins.int", "builtins.max", "builtins.min", "numpy.maximum", "numpy.minimum")
 _BOUNDS = ("min", "max", "minimum", "maximum", "clip", "clamp")
-_JOINS = (cst.Divide, cst.FloorDivide, cst.Subtract)
+_PARTS = (cst.Divide, cst.FloorDivide, cst.Modulo)  # what stands on the left is measured by what stands on the right
+_JOINS = (*_PARTS, cst.Subtract)
 
 
 class StepRates:
@@ -83,7 +84,7 @@ class StepRates:
         for node in rate.nodes:
             if isinstance(node, cst.Comparison) and isinstance(node.comparisons[0].operator, TELLS_APART):
                 sides = (node.left, node.comparisons[0].comparator)
-                plain = any(is_zero(s) or isinstance(s, cst.SimpleString) for s in sides)
+                plain = any(is_zero(s) or isinstance(s, cst.SimpleString) or self._is_span(s) for s in sides)
                 if any(self._steps(s) for s in sides) and not plain:
                     text = self.facts.script.code(node)
                     yield Doubt(
@@ -100,6 +101,14 @@ class StepRates:
             yield Edit(so_far, "the rate follows the serial steps: n ranks do n of them at once", self._in_serial)
         yield from rate_tables.kept_inside(self.facts, rate.reads)
 
+    def _is_span(self, node: cst.BaseExpression) -> bool:
+        """Tell whether ``node`` is all numbers from one to another, as in ``step in range(warm)``."""
+        return (
+            isinstance(node, cst.Call)
+            and self.facts.script.name_of(node.func) == "builtins.range"
+            and len(node.args) < 3
+        )
+
     def _in_serial(self, step: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/serial_steps", {"step": step}, dl=self.facts.alias)
 
@@ -112,7 +121,7 @@ class StepRates:
                 yield Edit(term, why, self._divided)
 
     def _beside(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-        """Yield what ``node`` compares a number of steps with: ``warm`` in ``step / warm`` and in ``step < warm``."""
+        """Yield what ``node`` measures steps by: ``warm`` in ``step / warm``, ``step % warm`` and ``step < warm``."""
         match node:
             case cst.BinaryOperation() if isinstance(node.operator, _JOINS):
                 sides = [node.left, node.right]
@@ -129,7 +138,7 @@ class StepRates:
             return  # a share of all, or what a curve makes of it: (1 + cos(pi * step / total)) / 2
         if steps == [True, False]:
             yield sides[1]
-        elif steps == [False, True] and not isinstance(getattr(node, "operator", None), (cst.Divide, cst.FloorDivide)):
+        elif steps == [False, True] and not isinstance(getattr(node, "operator", None), _PARTS):
             yield sides[0]
 
     def _terms(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

@@ -48,7 +48,19 @@ def is_path(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
 
 
 def _is_foreign(facts: ScriptFacts, call: cst.Call) -> bool:
-    return not facts.flow.targets(call) and facts.flow.definition(call.func) is None
+    seen = facts.flow.targets(call) or facts.flow.definition(call.func) is not None
+    return not seen and not _is_of_own_model(facts, call)
+
+
+def _is_of_own_model(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether ``call`` runs a method of a model that may be one of the program's: ``classes[name]().save(path)``.
+
+    What the method writes is found there, and what all ranks do in it all must come to.
+    """
+    if not isinstance(call.func, cst.Attribute) or facts.kinds.of(call.func.value) != "module":
+        return False
+    owners = (facts.script.scopes[m].node for m in facts.flow.methods.get(call.func.attr.value, []))
+    return any(isinstance(c, cst.ClassDef) and facts.kinds.of_bases(facts.flow.bases(c)) == "module" for c in owners)
 
 
 def saves(facts: ScriptFacts, call: cst.Call, name: str) -> bool:

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Options
 from dlrun.port.facts.updates.keywords import keywords, starred
-from dlrun.port.facts.updates.rates import ends, is_zero, resets, scaled_already, text_of
+from dlrun.port.facts.updates.rates import ends, is_zero, mixed, resets, scaled_already, text_of
 from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, walk
 from dlrun.port.steps.rate import group_rates, recipe, shown_rates
@@ -88,6 +88,14 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 yield Edit(given, "the scheduler sets this rate itself", scale)
     for value in dict.fromkeys(shown_rates.source(facts, value) for value in resets(facts)):
         yield Edit(value, "an absolute rate would undo the scaling", scale)
+    for value in list(mixed(facts))[:1]:
+        yield Doubt(
+            value,
+            f"{value.value} is at first a rate of the script, not scaled, and later the optimizer's, which is",
+            "high",
+            f"{value.value} = {facts.alias}.lr_scale(...) where the script sets it",
+            name="rate-not-scaled",
+        )
     for value in ends(facts):
         yield Edit(value, "the rate that is set against this one is scaled", scale)
     yield from group_rates.by_hand(facts)
