@@ -1175,3 +1175,24 @@ for i in range(9):
     assert 'ini["result"]["batches"] = f"{dl.serial_length(loader)}"' in text
     assert 'values (?, ?)", (dl.serial_steps(steps), dl.serial_length(loader)))' in text
     assert 'warnings.warn(f"after {dl.serial_steps(steps)}")' in text
+
+
+def test_the_number_of_a_batch_is_the_last_of_its_step_and_told_where_the_step_is_counted_before() -> None:
+    script = """import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+step = 0
+for i, (x, y) in enumerate(DataLoader(data, 8)):
+    opt.zero_grad()
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    step += 1
+    if step % 12 == LEFT:
+        print(step, i)
+"""
+    found = port(script.replace("LEFT", "0"))
+    assert "print(dl.serial_steps(step), dl.serial_steps(i + 1) - 1)" in found.text and not found.doubts
+    between = port(script.replace("LEFT", "11"))
+    assert "print(dl.serial_steps(step + 1) - 1, i)" in between.text
+    assert [(d.name, d.why[:2]) for d in between.doubts] == [("unknown-placement", "i:")]

@@ -17,6 +17,7 @@ from dlrun.port.steps.counts.conditions import is_one_less
 
 _NEXT = (cst.Add, cst.Subtract)
 _BOXES = (cst.FormattedString, cst.ConcatenatedString, cst.List, cst.Dict, cst.Tuple)
+_BETWEEN = "between"  # of those that a local iteration stands for it is neither the first nor the last
 COUNTED = {1: "serial_steps", -1: "over_ranks"}  # by how many times n makes a count serial
 
 
@@ -45,6 +46,7 @@ class ShownCounts(MadeSerial):
         behind = sink.loop is None or self.goes_on
         if stride := self._stride(node):
             asked = self._asked_around(sink, INDEX) if not behind else "serial_index"
+            asked = None if asked == _BETWEEN else asked
             return [Wrap(node, asked, stride if asked == "serial_index" else "")] if asked is not None else []
         if not how or (behind and place.at == "scaled" and not isinstance(node, COMPUTES)):
             self.lost.append(node)
@@ -65,6 +67,9 @@ class ShownCounts(MadeSerial):
         asked = self._asked_around(sink, place) or (
             how if sink.curve or (sink.ended and not self._counts_ends(place)) else None
         )
+        if asked == _BETWEEN:
+            self.lost.append(node)
+            return []
         return [Wrap(node, asked)] if asked is not None else []
 
     def _counts_ends(self, place: Place) -> bool:
@@ -220,7 +225,7 @@ class ShownCounts(MadeSerial):
                 isinstance(n, cst.Comparison) and _is_last(n, rest) for n in walk(test)
             )  # at the step before each of so many
             if self._is_counted_before(asked):
-                return "serial_index" if less != index else "serial_steps"
+                return _BETWEEN if less and index else "serial_index" if less or index else "serial_steps"
             last = less or self._asks_for_last(test) or _of_rest(test, rest)
             return "serial_index" if index and last else "serial_steps"
         if not divided:
