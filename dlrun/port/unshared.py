@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.port.feeds import Feeds
-from dlrun.port.feeds.positions.beside import cuts_order
+from dlrun.port.feeds.positions.beside import cuts_batches, cuts_order
 from dlrun.port.feeds.positions.cuts import generates_batches
 from dlrun.port.inputs import meta_learning, trained_input
 from dlrun.port.program.script import Script, argument, walk
@@ -229,7 +229,7 @@ def _one_by_one(feeds: Feeds, node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Subscript) and isinstance(node.slice[0].slice, cst.Slice):  # batches[:6]
         return _one_by_one(feeds, node.value)
     made = [o.node for o in feeds.flow.origins(node)]
-    if cuts_order(feeds.script, feeds.flow, node):
+    if cuts_order(feeds.script, feeds.flow, node) or cuts_batches(feeds.script, feeds.flow, node):
         return False
     return any(isinstance(n, (cst.List, cst.ListComp)) or _lists(feeds, n) for n in made)
 

@@ -80,6 +80,11 @@ def test_a_batch_size_that_counts_or_weighs_samples_is_not_doubted():
         ),
         ("torch.randperm(96).split(12)", "dl.shard(iter(dl.broadcast(torch.randperm(96)).split(12)), batch="),
         ("Moved(DataLoader(data, 12))", "dl.shard(Moved(DataLoader(data, 12)), batch="),
+        ("zip(data.split(9), data.split(9))", "dl.shard(iter(zip(data.split(9), data.split(9))), batch="),
+        (
+            "zip(np.array_split(data, 4), xs.chunk(4))",
+            "dl.shard(iter(zip(np.array_split(data, 4), xs.chunk(4))), batch=",
+        ),
     ],
 )
 def test_orders_cut_into_batches_and_loaders_that_are_wrapped_are_divided_batch_by_batch(batches, expected):
@@ -95,7 +100,7 @@ def test_orders_cut_into_batches_and_loaders_that_are_wrapped_are_divided_batch_
         "random.sample(kept, 8)",
         "Read(data)",
         "TensorDataset(data, data)",
-        "zip(data.split(9), data.split(9))",
+        "zip(data.split(9), kept)",
         "data.reshape(8, 12, 2)",
     ),
 )

@@ -221,12 +221,11 @@ class ShownCounts(MadeSerial):
         rest = next((n for n in walk(test) if isinstance(n, cst.BaseExpression) and rests_of(n)), None)
         if rest is not None:
             asked = rests_of(rest)[0][0]
-            less = not isinstance(asked, cst.Name) or any(
-                isinstance(n, cst.Comparison) and _is_last(n, rest) for n in walk(test)
-            )  # at the step before each of so many
+            before = any(isinstance(n, cst.Comparison) and _is_last(n, rest) for n in walk(test))
             if self._is_counted_before(asked):
+                less = before or isinstance(asked, cst.BinaryOperation)  # it asks for the step before each of so many
                 return _BETWEEN if less and index else "serial_index" if less or index else "serial_steps"
-            last = less or self._asks_for_last(test) or _of_rest(test, rest)
+            last = not isinstance(asked, cst.Name) or before or self._asks_for_last(test) or _of_rest(test, rest)
             return "serial_index" if index and last else "serial_steps"
         if not divided:
             once = any(value.name == "cadence" for n in walk(test) for value in self.run.seen.get(n, ())[-1:])

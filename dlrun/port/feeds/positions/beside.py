@@ -30,6 +30,22 @@ def cuts_order(script: Script, flow: Flow, node: cst.CSTNode) -> bool:
     return all(found and all(_draws(script, n) for n in found) for found in orders)
 
 
+def cuts_batches(script: Script, flow: Flow, node: cst.CSTNode) -> bool:
+    """Tell whether the entries of ``node`` are pieces of arrays: ``x.split(8)``, ``zip(x.chunk(4), y.chunk(4))``."""
+    made = [o.node for o in flow.origins(node)]
+    for n in made:
+        if not isinstance(n, cst.Call):
+            return False
+        if script.name_of(n.func) in ("builtins.zip", "builtins.list", "builtins.tuple"):
+            if not n.args or not all(not a.star and cuts_batches(script, flow, a.value) for a in n.args):
+                return False
+        elif not calls_method(n, "split", "chunk", "tensor_split", "array_split") or not n.args:
+            return False
+        elif isinstance(n.args[0].value, (cst.SimpleString, cst.FormattedString)):
+            return False  # of a text
+    return bool(made)
+
+
 def _from_library(script: Script, call: cst.Call) -> bool:
     return script.name_of(call.func).startswith(("numpy.", "torch."))
 

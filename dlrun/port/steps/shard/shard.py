@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.feeds.draws import IN_PLACE
-from dlrun.port.feeds.positions.beside import cuts_order
+from dlrun.port.feeds.positions.beside import cuts_batches, cuts_order
 from dlrun.port.feeds.positions.positions import ends, slides
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import calls_method, dotted, walk
@@ -72,7 +72,10 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 )
         elif feed.how == "iterable":
             why = "the training loop takes this rank's share of the batches"
-            if facts.options.batch == "global" and cuts_order(facts.script, facts.flow, feed.node):
+            pieces = cuts_order(facts.script, facts.flow, feed.node) or cuts_batches(
+                facts.script, facts.flow, feed.node
+            )
+            if facts.options.batch == "global" and pieces:
                 share = partial(_one_by_one, wrap)
             if (trains := evaluation.in_turns(facts, feed.node)) is not None:
                 share = partial(_by_turns, facts, trains)
