@@ -75,6 +75,8 @@ class Shown(Decisions):
                     yield self.edit(Wrap(count, how), "as many as the serial script counts")  # type: ignore[arg-type]
                 else:
                     yield from self.told(count, place)
+            elif place.kind in (Kind.MIX, Kind.UNKNOWN):
+                yield from self.told(count, place)
 
     def _kept_in_graph(self) -> Iterator[Doubt]:
         """Doubt the first variable that a graph updates by local samples, and computes with: means of a BatchNorm."""

@@ -293,7 +293,7 @@ class Containers(IterationNumbers):
         if not isinstance(call, cst.Call):
             return False
         with self.unrecorded():
-            return any(isinstance(ref, (Function, Method)) for ref in self.eval(call.func).refs)
+            return any(isinstance(ref, Function) for ref in self.eval(call.func).refs)
 
     def counts_at_cadence(self, node: cst.BaseExpression, value: Value) -> bool:
         """Tell whether ``value`` is the number of steps so far, where all ranks come as often as the serial script."""
