@@ -384,8 +384,8 @@ SIZED = """import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
-batch_size = 12
-xs = torch.randn(72, 4)
+samples, batch_size = 72, 12
+xs = torch.randn(samples, 4)
 ys = (xs.sum(1) > 0).long()
 loader = DataLoader(TensorDataset(xs, ys), batch_size=batch_size, drop_last=True)
 
@@ -411,6 +411,7 @@ fixed = torch.ones(batch_size, 3)
 def train(loader, bs):
     total = 0.0
     for x, y in loader:
+        pick = torch.randint(0, samples, (batch_size,))
         out = net(x.view(bs, 2, 2).reshape(bs, -1) + noise(bs), net.init_hidden(bs))
         onehot.zero_()
         onehot.scatter_(1, y[:, None], 1)
@@ -435,13 +436,13 @@ def test_what_has_as_many_rows_as_a_batch_has_those_of_this_ranks_part(ranks, tm
     ported = port(SIZED, GLOBAL)
     assert "real, onehot, rows = torch.ones(dl.part(batch_size), 1), torch.zeros(dl.part(batch_size)" in ported.text
     assert "train(loader, dl.part(batch_size))" in ported.text and "fixed = torch.ones(batch_size, 3)" in ported.text
-    assert not ported.doubts
+    assert "torch.randint(0, samples, (dl.part(batch_size),))" in ported.text and not ported.doubts
     (tmp_path / "train.py").write_text(SIZED)
     (tmp_path / "dist.py").write_text(ported.text)
     assert started(tmp_path, ["dist.py"], ranks=ranks) == started(tmp_path, ["train.py"])
 
 
 def test_numbers_like_the_batch_size_that_are_no_rows_stay():
-    script = SIZED.replace("batch_size = 12", "batch_size = 5 + 7").replace("nn.GRU(1, 5", "nn.GRU(1, 12")
+    script = SIZED.replace("batch_size = 72, 12", "batch_size = 72, 5 + 7").replace("nn.GRU(1, 5", "nn.GRU(1, 12")
     text = port(script.replace("nn.Linear(5, 2)", "nn.Linear(12, 2)").replace("bsz, 5", "bsz, 12"), GLOBAL).text
     assert "torch.zeros(1, bsz, 12)" in text and "nn.Linear(12, 2)" in text and "len(fixed))" in text

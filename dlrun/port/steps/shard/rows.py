@@ -121,8 +121,9 @@ def _is_size(facts: Facts, node: cst.BaseExpression, size: cst.BaseExpression, m
     return bool(same) or (isinstance(size, cst.Name) and bool(_bindings(facts, node) & _bindings(facts, size)))
 
 
-def _bindings(facts: Facts, node: cst.CSTNode) -> set[cst.CSTNode]:
-    return {b.node for b in facts.script.bindings_of(node)}
+def _bindings(facts: Facts, node: cst.CSTNode) -> set[tuple[cst.CSTNode, object]]:
+    """Return where a name is bound, and as which part of that: ``n, batch_size = 96, 12`` binds two."""
+    return {(b.node, b.path) for b in facts.script.bindings_of(node)}
 
 
 def _is_bound(facts: Facts, node: cst.Name) -> bool:
