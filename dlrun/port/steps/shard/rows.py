@@ -19,29 +19,21 @@ from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 _DEPTH = 3  # functions through which the size is handed on
 _WHY = "each rank has 1/n of the samples of a batch"
+# Functions of libraries that make arrays of a shape, and methods, of whatever library, that are given one.
 _MAKERS = frozenset(
     {
         *("ones", "zeros", "full", "empty", "rand", "randn", "randint", "normal", "uniform", "arange", "Tensor"),
-        *("FloatTensor", "LongTensor", "random", "standard_normal", "normal_", "uniform_", "tile", "eye", "linspace"),
-        *("fill", "range", "truncated_normal", "stateless_normal", "stateless_uniform"),
-        *("new_ones", "new_zeros", "new_full", "new_empty", "new_tensor", "new", "sample", "rsample"),
-        *("view", "reshape", "expand", "repeat", "repeat_interleave", "resize_", "broadcast_to", "unflatten"),
+        *("FloatTensor", "LongTensor", "random", "standard_normal", "tile", "eye", "linspace", "fill", "range"),
+        *("truncated_normal", "stateless_normal", "stateless_uniform", "repeat_interleave", "broadcast_to"),
+    }
+)
+_METHODS = frozenset(
+    {
+        *("new_ones", "new_zeros", "new_full", "new_empty", "new_tensor", "new", "sample", "rsample", "unflatten"),
+        *("view", "reshape", "expand", "repeat", "resize_"),
     }
 )
 _LIBRARIES = ("torch", "numpy", "tensorflow", "keras")
-_METHODS = (
-    "new",
-    "view",
-    "reshape",
-    "expand",
-    "repeat",
-    "resize_",
-    "sample",
-    "rsample",
-    "unflatten",
-    "uniform_",
-    "normal_",
-)
 
 
 def parts(facts: Facts) -> Iterator[Edit]:
@@ -164,8 +156,7 @@ def _is_shape(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
         return arg is node and depth > 0 and all(_shapes(facts, t, call, node, depth - 1) for t in targets)
     name = facts.script.name_of(call.func)
     last = (name or dotted(call.func)).rpartition(".")[2] or getattr(getattr(call.func, "attr", None), "value", "")
-    known = name.partition(".")[0] in _LIBRARIES or last.startswith("new_") or last in _METHODS
-    return last in _MAKERS and known
+    return last in _METHODS or (last in _MAKERS and name.partition(".")[0] in _LIBRARIES)
 
 
 def _shapes(facts: Facts, function: cst.FunctionDef, call: cst.Call, given: cst.CSTNode, depth: int) -> bool:
